@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
+/*
+ * Types and limits shared by the BPF programs, the loader, the kernel module and the Python core.
+ * Compiled as C, C++ and BPF (tests/unit/abi_test). Fixed-width types only, padding explicit.
+ */
+#ifndef SPEEDBUMP_ABI_H
+#define SPEEDBUMP_ABI_H
+
+#if !defined(__VMLINUX_H__) && !defined(__KERNEL__)
+#include <linux/types.h>
+#endif
+
+#define SB_MAX_DELAY_NS 10000000000ULL
+#define SB_MAX_TARGETS 65536u
+#define SB_MAX_PROCESSES 32768u
+#define SB_MAX_ROOTS 64u
+
+/* How the kernel gets past the probed instruction; elf::SiteKind has the same numbers. */
+#define SB_SITE_OPTIMIZED_NOP 0u
+#define SB_SITE_EMULATED 1u
+#define SB_SITE_SINGLE_STEP 2u
+#define SB_SITE_KINDS 3u
+
+/* The cookie of a probe: site kind in the upper half, target index in the lower. */
+#define SB_COOKIE(kind, target) (((__u64)(kind) << 32) | (__u32)(target))
+
+/* Live configuration of one target: written by the loader at any time, read by every hook. */
+struct sb_target {
+	__u64 delay_ns;
+	__u64 every;     /* 1: each call */
+	__u64 start_ns;  /* CLOCK_MONOTONIC; 0: no start */
+	__u64 end_ns;    /* CLOCK_MONOTONIC; 0: no end */
+	__u64 root_mask; /* delayed when it shares a bit with the process's roots */
+	__u32 enabled;
+	__u32 reserved;
+};
+
+/* What happened at one target in one process; summed over CPUs or threads by the reader. */
+struct sb_counts {
+	__u64 hits;         /* matching calls seen while the session was armed */
+	__u64 delays;       /* of these, delayed */
+	__u64 requested_ns; /* sum of the delays asked for */
+	__u64 measured_ns;  /* sum of what the calls were really slowed by, probe cost included */
+};
+
+/* Key of the counts; process 0 collects what found no place of its own. */
+struct sb_counts_key {
+	__u32 tgid;
+	__u32 target;
+};
+
+/* Session state, one page, mapped by the loader. */
+struct sb_control {
+	__u32 armed;       /* 0: no delay starts and the one in flight ends */
+	__u32 loader_tgid; /* when this process is gone, armed becomes 0 */
+	__u32 follow_children;
+	__u32 record_edges; /* tell of every fork of the system, until the tree is complete */
+	__u32 wake_on_fork; /* the loader must hear of each fork at once */
+	__u32 members;      /* processes in the tree */
+	__u64 cgroup_id;    /* 0: none; else processes below this cgroup (v2) count as members */
+	__u32 cgroup_level;
+	__u32 reserved;
+	__u64 floor_ns[SB_SITE_KINDS]; /* cost of a hit with delay 0, taken off the spin */
+	/* failures that must not go unseen */
+	__u64 lost_events;
+	__u64 lost_counts;
+	__u64 lost_members;
+};
+
+#define SB_EVENT_FORK 1u
+#define SB_EVENT_EXEC 2u
+#define SB_EVENT_EXIT 3u
+#define SB_EVENT_EDGE 4u
+
+struct sb_event {
+	__u32 type;
+	__u32 tgid;
+	__u32 parent_tgid; /* fork, edge */
+	__u32 reserved;
+	__u64 roots;
+};
+
+#ifdef __cplusplus
+#define SB_ASSERT(condition, text) static_assert(condition, text)
+#else
+#define SB_ASSERT(condition, text) _Static_assert(condition, text)
+#endif
+SB_ASSERT(sizeof(struct sb_target) == 48, "sb_target");
+SB_ASSERT(sizeof(struct sb_counts) == 32, "sb_counts");
+SB_ASSERT(sizeof(struct sb_counts_key) == 8, "sb_counts_key");
+SB_ASSERT(sizeof(struct sb_event) == 24, "sb_event");
+
+#endif /* SPEEDBUMP_ABI_H */

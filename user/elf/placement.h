@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "elf/symbols.h"
+
+namespace speedbump::elf {
+
+// How the kernel gets past the probed instruction (arch/x86/kernel/uprobes.c); decides what a hit
+// costs. The order is the order of cost. Numbers are part of the BPF ABI (bpf/abi.h).
+enum class SiteKind : uint8_t {
+    kOptimizedNop = 0, // 5-byte nop that the kernel rewrites into a call (Linux 6.18, x86-64)
+    kEmulated = 1,     // nop, push %reg, relative jmp, jcc, call
+    kSingleStep = 2,   // executed out of line, with a trap behind it
+};
+
+// Where the probe of one function goes.
+struct ProbeSite {
+    uint64_t file_offset = 0;
+    SiteKind kind = SiteKind::kSingleStep;
+    std::string instruction; // as disassembled: "push %rbp"
+    std::string reason;      // one sentence for `check -v`: why here and not elsewhere
+};
+
+struct PlacementOptions {
+    bool kernel_optimizes_nop5 = false;
+    bool entry_only = false; // never move the probe off the first instruction
+};
+
+// Chooses for each function (file offsets of entries in `file`) the cheapest instruction of its
+// entry block that certainly runs exactly once per call: reached by straight-line code from the
+// entry, and no direct branch of the whole file, and no jump-table entry of the function, lands
+// behind the entry up to and on it. Where that is not certain the entry itself.
+std::vector<ProbeSite> place_probes(const ElfFile& file, std::span<const uint64_t> entries,
+                                    const PlacementOptions& options);
+
+} // namespace speedbump::elf

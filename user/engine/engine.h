@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "elf/placement.h"
+#include "util/result.h"
+
+namespace speedbump::engine {
+
+using std::chrono::nanoseconds;
+
+// Live settings of one target; times count from the moment the session is armed.
+struct TargetSettings {
+    nanoseconds delay{0};
+    uint64_t every = 1;
+    nanoseconds start{0};
+    nanoseconds duration{0}; // 0: without end
+    uint64_t root_mask = ~uint64_t{0};
+    bool enabled = true;
+};
+
+// What happened at one target in one process since the session began.
+struct Counts {
+    uint32_t target = 0;
+    pid_t process = 0; // 0: could not be told apart
+    uint64_t hits = 0;
+    uint64_t delays = 0;
+    nanoseconds requested{0};
+    nanoseconds measured{0};
+};
+
+// One place to probe, already resolved.
+struct Probe {
+    uint32_t target = 0;
+    uint64_t file_offset = 0;
+    elf::SiteKind kind = elf::SiteKind::kSingleStep;
+};
+
+// The floor of each kind of site on this host: what a hit costs with a delay of 0.
+struct Floors {
+    nanoseconds by_kind[3] = {};
+};
+
+} // namespace speedbump::engine

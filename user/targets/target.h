@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace speedbump::targets {
+
+using std::chrono::nanoseconds;
+
+inline constexpr nanoseconds kMaxDelay = std::chrono::seconds(10);
+inline constexpr nanoseconds kDefaultDelay = std::chrono::microseconds(1);
+inline constexpr size_t kMaxLineBytes = 4096;
+inline constexpr size_t kMaxFileBytes = 16u << 20;
+
+// The options of one line; an empty one was given neither on the line nor by an @default above it.
+struct Options {
+    std::optional<nanoseconds> delay;    // 0 to kMaxDelay
+    std::optional<uint64_t> every;       // 1 and up
+    std::optional<nanoseconds> start;    // after arming
+    std::optional<nanoseconds> duration; // after start; 0: without end
+    std::optional<pid_t> pid;            // only this process and its descendants
+};
+
+enum class World { kPython, kNative };
+
+// One half of a line. `text` is unquoted and unescaped; `is_glob` false means exact match.
+struct Pattern {
+    std::string text;
+    bool is_glob = false;
+};
+
+// One target or exclusion line. `container` is MODULE or BINARY, `name` is NAME or SYMBOL.
+struct TargetLine {
+    World world = World::kPython;
+    bool exclude = false;
+    Pattern container;
+    Pattern name;
+    std::optional<uint64_t> file_offset; // native SYMBOL written as 0x1234
+    Options options;                     // with the @defaults above the line folded in
+    size_t line_number = 0;              // from 1
+    std::string original;                // the line without surrounding white space and comment
+};
+
+// The lines of one file in order; the last line that matches a function decides.
+struct TargetsFile {
+    std::string path; // as the user named it; used in messages
+    std::vector<TargetLine> lines;
+};
+
+} // namespace speedbump::targets
