@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "elf/placement.h"
+#include "elf/symbols.h"
+#include "process/maps.h"
+#include "targets/target.h"
+#include "util/fd.h"
+#include "util/result.h"
+
+namespace speedbump::process {
+
+// The identity of a file whatever its name: what the kernel keys uprobes by.
+struct FileKey {
+    uint64_t device = 0;
+    uint64_t inode = 0;
+    auto operator<=>(const FileKey&) const = default;
+};
+
+// One native target: a function of one file that a line of the targets file selects.
+struct NativeMatch {
+    FileKey file;
+    std::string path;          // of the file, as the first process that mapped it sees it
+    std::string name;          // the name the line matched (the best one for a reader)
+    uint64_t entry_offset = 0; // file offset of the first instruction
+    elf::ProbeSite site;
+    size_t line_index = 0;     // into TargetsFile::lines
+};
+
+// Something a line named that cannot be slowed, and why: an IFUNC nobody has resolved yet, a
+// damaged file, a file that could not be opened.
+struct Skipped {
+    std::string path;
+    std::string name;
+    size_t line_index = 0; // SIZE_MAX: not one line's doing
+    std::string reason;
+};
+
+// What one look at a process (or file) brought.
+struct Findings {
+    std::set<FileKey> files;          // that have at least one match and that this process maps
+    std::vector<NativeMatch> matches; // new ones only: not reported by an earlier look
+    std::vector<Skipped> skipped;     // new ones only
+};
+
+// Turns the native lines of a targets file into functions of the files that processes have mapped.
+// Reads each file once, however many processes map it. Not thread-safe.
+class Resolver {
+  public:
+    Resolver(const targets::TargetsFile& file, elf::PlacementOptions placement);
+    ~Resolver();
+
+    // Looks at what the process has mapped now. kNotFound when it is gone.
+    Result<Findings> look_at_process(pid_t pid);
+    // Looks at a file by path, below `root` ("" or "/proc/PID/root"), whether mapped or not.
+    Result<Findings> look_at_file(const std::string& path, const std::string& root,
+                                  bool is_main_executable);
+    // Looks at the absolute, glob-free paths that the lines name, whether mapped or not.
+    Findings look_at_named_files(const std::string& root);
+
+    // A descriptor of a file with matches, open as long as the Resolver lives; -1 when unknown.
+    // /proc/self/fd/N of it is a path to attach by, whatever happened to the file's name.
+    int descriptor(const FileKey& key) const;
+    // The lines (indexes) that have matched nothing so far; exclusions are not counted.
+    std::vector<size_t> unmatched_lines() const;
+
+  private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+} // namespace speedbump::process

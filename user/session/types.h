@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "elf/placement.h"
+#include "engine/engine.h"
+#include "targets/target.h"
+
+// Passive structs between the session and what shows it (user/report, user/cli).
+namespace speedbump::session {
+
+using std::chrono::nanoseconds;
+
+enum class EngineChoice { kAuto, kBpf, kKmod };
+enum class MissingPolicy { kError, kWarn, kIgnore };
+
+struct SessionOptions {
+    std::vector<pid_t> pids;
+    std::optional<std::string> cgroup; // path below or of the cgroup v2 mount
+    bool follow_children = true;
+    targets::Options defaults; // for lines that set none
+    EngineChoice engine = EngineChoice::kAuto;
+    MissingPolicy missing = MissingPolicy::kWarn;
+    bool start_paused = false;
+    bool entry_only = false;
+};
+
+// One thing that can be slowed: a native function, or a Python line. Index is its place in the
+// session's list and never changes.
+struct Target {
+    targets::World world = targets::World::kNative;
+    size_t line_index = 0;
+    std::string container; // file path, or module pattern
+    std::string name;
+    uint64_t entry_offset = 0;
+    elf::ProbeSite site;           // native only
+    engine::TargetSettings settings;
+    bool below_floor = false;      // the delay is smaller than the probe's own cost
+};
+
+struct SkippedTarget {
+    std::string container;
+    std::string name;
+    std::optional<size_t> line_index;
+    std::string reason;
+};
+
+struct ProcessInfo {
+    pid_t pid = 0;
+    std::string command; // comm
+    bool alive = true;
+};
+
+// What the session stands on, for reports.
+struct Snapshot {
+    std::chrono::system_clock::time_point taken_at;
+    nanoseconds since_armed{0};
+    bool armed = false;
+    std::vector<Target> targets;
+    std::vector<engine::Counts> counts; // one per (target, process) seen
+    std::vector<ProcessInfo> processes;
+    std::vector<SkippedTarget> skipped;
+    std::vector<size_t> unmatched_lines;
+    engine::Floors floors;
+    uint64_t lost_events = 0;
+    uint64_t lost_counts = 0;
+    uint64_t lost_members = 0;
+};
+
+} // namespace speedbump::session
