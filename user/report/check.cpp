@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MIT
+#include "report/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "report/text.h"
+#include "util/text.h"
+#include "util/units.h"
+
+namespace speedbump::report {
+
+namespace {
+
+using targets::TargetLine;
+using targets::TargetsFile;
+
+// Whether a line can be decided by looking at the named file alone.
+bool names_one_file(const TargetLine& line) {
+    return !line.container.is_glob && line.container.text.starts_with('/');
+}
+
+std::string state_text(LineState state, size_t functions) {
+    switch (state) {
+        case LineState::kMatched:
+            return show_count(functions) + (functions == 1 ? " function" : " functions");
+        case LineState::kUnmatched:
+            return "matches nothing";
+        case LineState::kNotLookedAt:
+            return "not looked at: needs --pid PID or --exe FILE";
+        case LineState::kPython:
+            return "Python: decided in the interpreter, when the function first runs";
+        case LineState::kExclusion:
+            return "exclusion";
+    }
+    return "";
+}
+
+Tone state_tone(LineState state) {
+    switch (state) {
+        case LineState::kMatched:
+            return Tone::kGood;
+        case LineState::kUnmatched:
+            return Tone::kBad;
+        case LineState::kNotLookedAt:
+            return Tone::kWarning;
+        default:
+            return Tone::kDim;
+    }
+}
+
+// One half of a targets line for exactly this text: glob characters escaped as classes, quoted
+// where white space, quotes, or (in the first half) a colon would end it.
+std::string exact_half(const std::string& text, bool is_first) {
+    std::string escaped;
+    for (const char c : text) {
+        if (c == '*' || c == '?' || c == '[') {
+            escaped += std::string("[") + c + "]";
+        } else {
+            escaped += c;
+        }
+    }
+    const bool needs_quotes =
+        escaped.find_first_of(is_first ? " \t\":" : " \t\"") != std::string::npos;
+    if (!needs_quotes) return escaped;
+    std::string quoted = "\"";
+    for (const char c : escaped) {
+        if (c == '"' || c == '\\') quoted += '\\';
+        quoted += c;
+    }
+    return quoted + "\"";
+}
+
+}  // namespace
+
+std::vector<LineState> line_states(const CheckReport& report, const TargetsFile& file) {
+    std::vector<LineState> states;
+    for (size_t i = 0; i < file.lines.size(); i++) {
+        const TargetLine& line = file.lines[i];
+        const bool matched =
+            std::any_of(report.matches.begin(), report.matches.end(),
+                        [&](const process::NativeMatch& match) { return match.line_index == i; });
+        if (line.exclude) {
+            states.push_back(LineState::kExclusion);
+        } else if (line.world == targets::World::kPython) {
+            states.push_back(LineState::kPython);
+        } else if (matched) {
+            states.push_back(LineState::kMatched);
+        } else if (report.places.empty() && !names_one_file(line)) {
+            states.push_back(LineState::kNotLookedAt);
+        } else {
+            states.push_back(LineState::kUnmatched);
+        }
+    }
+    return states;
+}
+
+bool nothing_matched(const CheckReport& report, const TargetsFile& file) {
+    const std::vector<LineState> states = line_states(report, file);
+    return std::all_of(states.begin(), states.end(), [](LineState state) {
+        return state == LineState::kUnmatched || state == LineState::kExclusion;
+    });
+}
+
+std::string check_text(const CheckReport& report, const TargetsFile& file, const Style& style,
+                       bool verbose) {
+    std::string out;
+    for (const std::string& place : report.places) out += "looked at " + printable(place) + "\n";
+    const std::vector<LineState> states = line_states(report, file);
+    for (size_t i = 0; i < file.lines.size(); i++) {
+        const TargetLine& line = file.lines[i];
+        std::vector<const process::NativeMatch*> matches;
+        for (const process::NativeMatch& match : report.matches) {
+            if (match.line_index == i) matches.push_back(&match);
+        }
+        out +=
+            fmt::format("{}:{}: {}  {}\n", printable(file.path), line.line_number,
+                        paint(style, Tone::kBold, printable(line.original)),
+                        paint(style, state_tone(states[i]), state_text(states[i], matches.size())));
+        for (const process::NativeMatch* match : matches) {
+            out += fmt::format("    {}:{} at 0x{:x}\n", printable(match->path),
+                               printable(match->name), match->entry_offset);
+            if (!verbose) continue;
+            session::Target target;
+            target.site = match->site;
+            target.entry_offset = match->entry_offset;
+            out += fmt::format("        probe: {}\n", describe_site(target));
+            if (!match->site.reason.empty()) {
+                out += fmt::format("        why: {}\n", printable(match->site.reason));
+            }
+        }
+    }
+    for (const process::Skipped& one : report.skipped) {
+        const std::string line = one.line_index < file.lines.size()
+                                     ? fmt::format("{}:{}: ", printable(file.path),
+                                                   file.lines[one.line_index].line_number)
+                                     : std::string();
+        out += fmt::format("{}skipped {}{}{}: {}\n", line, printable(one.path),
+                           one.name.empty() ? "" : ":", printable(one.name), printable(one.reason));
+    }
+    return out;
+}
+
+std::string targets_line(const ListedFunction& function) {
+    return "+" + exact_half(function.path, true) + ":" +
+           exact_half(function.demangled.empty() ? function.name : function.demangled, false);
+}
+
+std::string list_text(const std::vector<ListedFunction>& functions) {
+    std::string out;
+    for (const ListedFunction& function : functions) {
+        out += printable(targets_line(function)) + "\n";
+    }
+    return out;
+}
+
+std::string doctor_text(const std::vector<engine::Check>& checks, const Style& style) {
+    std::string out;
+    size_t name_width = 0;
+    for (const engine::Check& check : checks) {
+        name_width = std::max(name_width, display_width(printable(check.name)));
+    }
+    for (const engine::Check& check : checks) {
+        const char* word = "unknown";
+        Tone tone = Tone::kDim;
+        switch (check.state) {
+            case engine::Check::State::kGood:
+                word = "ok";
+                tone = Tone::kGood;
+                break;
+            case engine::Check::State::kDegraded:
+                word = "degraded";
+                tone = Tone::kWarning;
+                break;
+            case engine::Check::State::kBad:
+                word = "missing";
+                tone = Tone::kBad;
+                break;
+            case engine::Check::State::kUnknown:
+                break;
+        }
+        const std::string name = printable(check.name);
+        out += paint(style, tone, fmt::format("{:<8}", word)) + "  " + name +
+               std::string(name_width - display_width(name), ' ') + "  " + printable(check.detail) +
+               "\n";
+        if (!check.remedy.empty()) {
+            out += std::string(name_width + 12, ' ') + paint(style, Tone::kBold, "try: ") +
+                   printable(check.remedy) + "\n";
+        }
+    }
+    return out;
+}
+
+std::string calibrate_text(const std::vector<engine::CalibrationRow>& rows, const Style& style) {
+    Table table({{"ENGINE"},
+                 {"PROBE SITE"},
+                 {"FLOOR", true},
+                 {"SPREAD", true},
+                 {"REQUESTED", true},
+                 {"MEASURED", true},
+                 {"ERROR", true},
+                 {"SPREAD", true}});
+    for (const engine::CalibrationRow& row : rows) {
+        bool first = true;
+        auto head = [&](std::vector<std::string> tail) {
+            std::vector<std::string> cells;
+            if (first) {
+                cells = {printable(row.engine), site_kind_name(row.kind), show_time(row.floor),
+                         show_time(row.floor_spread)};
+            } else {
+                cells = {"", "", "", ""};
+            }
+            cells.insert(cells.end(), tail.begin(), tail.end());
+            table.add_row(cells);
+            first = false;
+        };
+        if (row.accuracy.empty()) head({"", "", "", ""});
+        for (const engine::CalibrationRow::Point& point : row.accuracy) {
+            const nanoseconds error = point.measured - point.requested;
+            head({show_time(point.requested), show_time(point.measured),
+                  (error.count() > 0 ? "+" : "") + show_time(error), show_time(point.spread)});
+        }
+    }
+    return table.render(style);
+}
+
+}  // namespace speedbump::report

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/features.h"
+#include "process/resolver.h"
+#include "report/table.h"
+#include "targets/target.h"
+
+// What `check`, `list`, `doctor` and `calibrate` print. Pure functions.
+namespace speedbump::report {
+
+// What `check` found out.
+struct CheckReport {
+    std::vector<std::string> places;  // "process 12 (redis-server)", "file /usr/bin/true"; empty:
+                                      // only what the lines name by absolute path was looked at
+    std::vector<process::NativeMatch> matches;
+    std::vector<process::Skipped> skipped;
+    std::vector<size_t> unmatched_lines;  // indexes into TargetsFile::lines
+};
+
+enum class LineState {
+    kMatched,      // at least one function
+    kUnmatched,    // everything it could match was looked at: nothing
+    kNotLookedAt,  // needs --pid or --exe
+    kPython,       // decided when an interpreter runs the function
+    kExclusion,
+};
+// One element per line of the file.
+std::vector<LineState> line_states(const CheckReport& report, const targets::TargetsFile& file);
+// Whether nothing at all matched although every line was looked at.
+bool nothing_matched(const CheckReport& report, const targets::TargetsFile& file);
+
+// A section per line of the targets file with what it matches; `verbose` adds for each function
+// the probe site and the reason for it.
+std::string check_text(const CheckReport& report, const targets::TargetsFile& file,
+                       const Style& style, bool verbose);
+
+// One function that a targets line could name.
+struct ListedFunction {
+    std::string path;
+    std::string name;          // as the symbol table has it
+    std::string demangled;     // with signature, or empty
+    uint64_t file_offset = 0;  // of the entry
+    uint64_t size = 0;         // bytes, 0: unknown
+    bool is_ifunc = false;
+};
+// One targets line per function, quoted where the grammar needs it, ready to be pasted.
+std::string list_text(const std::vector<ListedFunction>& functions);
+// The targets line that names exactly this function.
+std::string targets_line(const ListedFunction& function);
+
+// The table of `doctor`: state, name, detail, and below it the line to paste.
+std::string doctor_text(const std::vector<engine::Check>& checks, const Style& style);
+
+// The table of `calibrate`.
+std::string calibrate_text(const std::vector<engine::CalibrationRow>& rows, const Style& style);
+
+}  // namespace speedbump::report
