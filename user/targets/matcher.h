@@ -10,11 +10,15 @@
 
 namespace speedbump::targets {
 
+// Whether the text holds a glob character: `*`, `?`, or a `[` with its `]`.
+bool has_glob(std::string_view text);
+
 // Whether `text` matches the shell glob `pattern` (case-sensitive; * ? [abc] [!abc] [a-z]; * and ?
-// cross every character; an unclosed [ is a literal). Linear in practice: no exponential patterns.
+// cross every character; an unclosed [ is a literal). A character is one of UTF-8, or a byte that is none. Takes at most
+// time in the product of the lengths.
 bool glob_match(std::string_view pattern, std::string_view text);
 
-// Whether the half-line pattern matches: exactly, or as a glob.
+// Whether the half-line pattern matches: exactly (also `operator[](int)`), or as a glob.
 bool matches(const Pattern& pattern, std::string_view text);
 
 // What is known of a mapped file when BINARY is matched against it.

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+namespace speedbump {
+
+// The one clock for intervals: CLOCK_MONOTONIC, the same that BPF's bpf_ktime_get_ns reads.
+using Clock = std::chrono::steady_clock;
+
+// Nanoseconds of CLOCK_MONOTONIC, as they cross the C boundary.
+inline uint64_t monotonic_ns() {
+    return static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
+            .count());
+}
+
+} // namespace speedbump
