@@ -80,6 +80,59 @@ struct sb_event {
 	__u64 roots;
 };
 
+/*
+ * The table that the loader and every Python interpreter of a session share: a memfd, mapped
+ * MAP_SHARED, so that forked children stay in it. In this order, each part at the offset that the
+ * header names: sb_table_header, sb_target[target_count] (by line of the targets file),
+ * sb_turn[target_count], and slot_count slots of slot_bytes each, a slot being sb_slot and then
+ * sb_counts[target_count].
+ */
+#define SB_TABLE_MAGIC 0x62707362u
+#define SB_TABLE_VERSION 1u
+#define SB_TABLE_MAX_BYTES (1ULL << 31)
+/* In owner[0], set by the kernel; it is FUTEX_OWNER_DIED. */
+#define SB_TABLE_OWNER_DIED 0x40000000u
+
+struct sb_table_header {
+	__u32 magic;
+	__u32 version;
+	__u32 armed;  /* 0: no delay starts and the one in flight ends; nothing is counted */
+	__u32 closed; /* 1: over for good; every hook removes itself when it is next called */
+	/*
+	 * A pthread mutex, robust and process-shared, locked by a thread of the loader that lives
+	 * as long as the session: when it dies, also by SIGKILL, the kernel sets OWNER_DIED in the
+	 * first word, which the hooks take as closed. All zero: no owner to watch.
+	 */
+	__u32 owner[16];
+	__u32 target_count;
+	__u32 slot_count;
+	__u32 slot_bytes; /* a multiple of 64 */
+	__u32 reserved;
+	__u64 targets_offset; /* offsets are multiples of 64 */
+	__u64 turns_offset;
+	__u64 slots_offset;
+	__u64 bytes; /* of the whole table */
+	__u64 lost_counts; /* calls that found no slot; added to slot 0 with atomics */
+	__u64 reserved2;
+};
+
+/* What `every` counts, over all processes. */
+struct sb_turn {
+	__u64 calls;
+	__u64 reserved[7];
+};
+
+/*
+ * One writer's counters. Claimed by setting tgid from 0 (compare and swap) to the process as it
+ * sees itself; slot 0 is never claimed, it takes what found no slot. The reader may take back the
+ * slots of processes that are gone: add up, clear the counts, then tgid = 0.
+ */
+struct sb_slot {
+	__u32 tgid;
+	__u32 busy; /* 1: a writer uses it; 0: another writer of the same process may go on with it */
+	__u64 reserved[7];
+};
+
 #ifdef __cplusplus
 #define SB_ASSERT(condition, text) static_assert(condition, text)
 #else
@@ -89,5 +142,8 @@ SB_ASSERT(sizeof(struct sb_target) == 48, "sb_target");
 SB_ASSERT(sizeof(struct sb_counts) == 32, "sb_counts");
 SB_ASSERT(sizeof(struct sb_counts_key) == 8, "sb_counts_key");
 SB_ASSERT(sizeof(struct sb_event) == 24, "sb_event");
+SB_ASSERT(sizeof(struct sb_table_header) == 144, "sb_table_header");
+SB_ASSERT(sizeof(struct sb_turn) == 64, "sb_turn");
+SB_ASSERT(sizeof(struct sb_slot) == 64, "sb_slot");
 
 #endif /* SPEEDBUMP_ABI_H */
