@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,13 +14,17 @@
 
 namespace speedbump::elf {
 
+struct Segment;
+
 // One function of an ELF file: all symbols of one address folded into one.
 struct Function {
-    uint64_t address = 0;     // st_value, before relocation
-    uint64_t file_offset = 0; // of the first instruction
-    uint64_t size = 0;        // st_size, 0 if unknown
-    bool is_ifunc = false;    // STT_GNU_IFUNC: address is the resolver's
-    std::vector<std::string_view> names; // mangled, without @VERSION; the default version's first
+    uint64_t address = 0;      // st_value, before relocation
+    uint64_t file_offset = 0;  // of the first instruction
+    uint64_t size = 0;         // st_size, the largest of the aliases'; 0 if unknown
+    bool is_ifunc = false;     // STT_GNU_IFUNC: address is the resolver's
+    // Mangled, without @VERSION, never empty; the default version's first, then global before
+    // weak before local, then names without a leading underscore.
+    std::vector<std::string_view> names;
 };
 
 // Where to look for a separate debug file: a path as the target sees it (/usr/lib/debug/...) is
@@ -29,38 +34,60 @@ struct DebugSearch {
     std::vector<std::string> directories = {"/usr/lib/debug"};
 };
 
-// The symbols and layout of one ELF file. Immutable after open; safe to read from several threads.
+// One dynamic relocation, as far as code addresses are concerned.
+struct Relocation {
+    uint64_t address = 0;  // of the word that is relocated, before relocation
+    uint64_t addend = 0;   // for R_*_RELATIVE and R_*_IRELATIVE the address it makes
+    uint32_t type = 0;     // R_X86_64_..., R_AARCH64_...
+};
+
+// The symbols and layout of one ELF file. Immutable after open; safe to use from several threads.
+//
+// What counts as a function: defined FUNC and GNU_IFUNC symbols, and global or weak symbols
+// without a type in a section of code that lie inside no typed function (hand-written assembly).
+// All of them only where they point into an executable PT_LOAD.
 class ElfFile {
   public:
-    // Reads the ELF file behind `fd` (not closed, not kept; mapped privately for the duration of
-    // the object). `display_path` is used in messages and for the debug link's directory.
-    // kInvalid for everything that is no ELF file of this machine, or is damaged.
+    // Reads the ELF file behind `fd`, which stays the caller's: a duplicate is kept, for code and
+    // relocations, which are read when first asked for. `display_path` is used in messages and
+    // for the debug link's directory. kInvalid for everything that is no ELF file of this
+    // machine, or is damaged.
     static Result<std::shared_ptr<const ElfFile>> open(int fd, std::string display_path,
                                                        const DebugSearch& debug = {});
     ~ElfFile();
 
     const std::string& path() const;
-    const std::string& soname() const;   // DT_SONAME or empty
-    const std::string& build_id() const; // lower-case hex or empty
+    const std::string& soname() const;    // DT_SONAME or empty
+    const std::string& build_id() const;  // lower-case hex or empty
     bool is_position_independent() const;
     // Which of .symtab .dynsym .gnu_debugdata debug-file the symbols came from, for messages.
     const std::vector<std::string>& symbol_sources() const;
-    const std::vector<Function>& functions() const; // by address
+    // What was found but not used, and why: a debug file of another build, a damaged section.
+    const std::vector<std::string>& warnings() const;
+    const std::vector<Function>& functions() const;  // by address
+    // Addresses of code symbols that are no functions (local labels), ascending.
+    const std::vector<uint64_t>& labels() const;
 
     // File offset of a virtual address and back; nullopt outside every PT_LOAD.
     std::optional<uint64_t> offset_of_address(uint64_t address) const;
     std::optional<uint64_t> address_of_offset(uint64_t offset) const;
     // The bytes of the file at `offset`, at most `size`, clipped to the file and to its segment;
-    // empty unless the offset lies in an executable PT_LOAD.
+    // empty unless the offset lies in an executable PT_LOAD, or when it can't be read any more.
+    // They live as long as this object.
     std::basic_string_view<unsigned char> code_at(uint64_t offset, size_t size) const;
     // The function that holds (size > 0) or starts at this file offset, or nullptr.
     const Function* function_at_offset(uint64_t offset) const;
+
+    const std::vector<Segment>& segments() const;  // elf/image.h; by address
+    // Bytes of the file; kInvalid outside of it, kIo when it was cut short meanwhile.
+    Result<std::vector<unsigned char>> read(uint64_t offset, size_t size) const;
+    // Every entry of the RELA and RELR tables that sections or PT_DYNAMIC name.
+    Result<std::vector<Relocation>> relocations() const;
 
   private:
     struct Impl;
     explicit ElfFile(std::unique_ptr<Impl> impl);
     std::unique_ptr<Impl> impl_;
-    friend class PlacementAnalysis;
 };
 
-} // namespace speedbump::elf
+}  // namespace speedbump::elf

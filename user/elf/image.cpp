@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: MIT
+#include "elf/image.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace speedbump::elf {
+namespace {
+
+#if defined(__x86_64__)
+constexpr uint16_t kMachine = EM_X86_64;
+#elif defined(__aarch64__)
+constexpr uint16_t kMachine = EM_AARCH64;
+#elif defined(__riscv)
+constexpr uint16_t kMachine = EM_RISCV;
+#elif defined(__s390x__)
+constexpr uint16_t kMachine = EM_S390;
+#elif defined(__powerpc64__)
+constexpr uint16_t kMachine = EM_PPC64;
+#else
+#error "which e_machine has this processor?"
+#endif
+
+constexpr unsigned char kByteOrder =
+    std::endian::native == std::endian::little ? ELFDATA2LSB : ELFDATA2MSB;
+
+// Real files stay far below; a hostile one must not make us allocate what its header asks for.
+constexpr uint64_t kMaxSections = 1u << 18;
+constexpr uint64_t kMaxProgramHeaders = 1u << 14;
+constexpr uint64_t kMaxSectionNames = 64u << 20;
+constexpr uint64_t kMaxDynamic = 1u << 20;
+constexpr uint64_t kMaxNotes = 1u << 20;
+
+class FileSource : public Source {
+  public:
+    FileSource(Fd fd, uint64_t size) : fd_(std::move(fd)), size_(size) {}
+    uint64_t size() const override { return size_; }
+    bool read(uint64_t offset, void* to, size_t size) const override {
+        auto* at = static_cast<unsigned char*>(to);
+        while (size > 0) {
+            ssize_t got = ::pread(fd_.get(), at, size, static_cast<off_t>(offset));
+            if (got < 0 && errno == EINTR) continue;
+            if (got <= 0) return false;
+            at += got;
+            offset += static_cast<uint64_t>(got);
+            size -= static_cast<size_t>(got);
+        }
+        return true;
+    }
+
+  private:
+    Fd fd_;
+    uint64_t size_;
+};
+
+class MemorySource : public Source {
+  public:
+    explicit MemorySource(std::vector<unsigned char> bytes) : bytes_(std::move(bytes)) {}
+    uint64_t size() const override { return bytes_.size(); }
+    bool read(uint64_t offset, void* to, size_t size) const override {
+        if (offset > bytes_.size() || size > bytes_.size() - offset) return false;
+        if (size > 0) std::memcpy(to, bytes_.data() + offset, size);
+        return true;
+    }
+
+  private:
+    std::vector<unsigned char> bytes_;
+};
+
+// The build id in a block of notes, or empty.
+std::string build_id_in(const std::vector<unsigned char>& notes) {
+    size_t at = 0;
+    while (notes.size() - at >= sizeof(Elf64_Nhdr)) {
+        Elf64_Nhdr note;
+        std::memcpy(&note, notes.data() + at, sizeof note);
+        at += sizeof note;
+        uint64_t name_size = (uint64_t{note.n_namesz} + 3) & ~uint64_t{3};
+        uint64_t size = (uint64_t{note.n_descsz} + 3) & ~uint64_t{3};
+        if (name_size > notes.size() - at || note.n_descsz > notes.size() - at - name_size) break;
+        const unsigned char* description = notes.data() + at + name_size;
+        if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 &&
+            std::memcmp(notes.data() + at, "GNU", 4) == 0 && note.n_descsz >= 2 &&
+            note.n_descsz <= 64) {
+            std::string hex;
+            for (uint32_t i = 0; i < note.n_descsz; ++i)
+                hex += fmt::format("{:02x}", description[i]);
+            return hex;
+        }
+        if (size > notes.size() - at - name_size) break;
+        at += name_size + size;
+    }
+    return {};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Source>> make_file_source(Fd fd, const std::string& name) {
+    struct stat status {};
+    if (::fstat(fd.get(), &status) != 0) return errno_error(fmt::format("stat {}", name), errno);
+    if (!S_ISREG(status.st_mode))
+        return make_error(ErrorKind::kInvalid, fmt::format("{}: no regular file", name));
+    return std::shared_ptr<const Source>(
+        std::make_shared<FileSource>(std::move(fd), static_cast<uint64_t>(status.st_size)));
+}
+
+std::shared_ptr<const Source> make_memory_source(std::vector<unsigned char> bytes) {
+    return std::make_shared<MemorySource>(std::move(bytes));
+}
+
+Error Image::damaged(const std::string& what) const {
+    return make_error(ErrorKind::kInvalid, fmt::format("{}: damaged ELF file: {}", name_, what));
+}
+
+Result<Image> Image::parse(std::shared_ptr<const Source> source, const std::string& name,
+                           ImageRole role) {
+    Image image;
+    image.source_ = std::move(source);
+    image.name_ = name;
+    auto invalid = [&](const std::string& what) {
+        return make_error(ErrorKind::kInvalid, fmt::format("{}: {}", name, what));
+    };
+    unsigned char identity[EI_NIDENT];
+    if (image.size() < sizeof identity || !image.source_->read(0, identity, sizeof identity) ||
+        std::memcmp(identity, ELFMAG, SELFMAG) != 0)
+        return invalid("not an ELF file");
+    if (identity[EI_CLASS] == ELFCLASS32) return invalid("a 32-bit ELF file");
+    if (identity[EI_CLASS] != ELFCLASS64) return invalid("an ELF file of unknown class");
+    if (identity[EI_DATA] != kByteOrder) return invalid("an ELF file of the other byte order");
+    if (identity[EI_VERSION] != EV_CURRENT) return invalid("an ELF file of unknown version");
+    if (image.size() < sizeof image.header_ ||
+        !image.source_->read(0, &image.header_, sizeof image.header_))
+        return image.damaged("the header is cut short");
+    if (image.header_.e_machine != kMachine)
+        return invalid(
+            fmt::format("an ELF file of another machine (e_machine {})", image.header_.e_machine));
+    if (image.header_.e_type != ET_EXEC && image.header_.e_type != ET_DYN)
+        return invalid(fmt::format("neither an executable nor a shared library (e_type {})",
+                                   image.header_.e_type));
+    if (auto done = image.parse_sections(); !done) return done.error();
+    if (auto done = image.parse_segments(role); !done) return done.error();
+    return image;
+}
+
+Result<void> Image::parse_sections() {
+    if (header_.e_shoff == 0) return {};
+    if (header_.e_shentsize != sizeof(Elf64_Shdr))
+        return damaged(fmt::format("section headers of {} bytes", header_.e_shentsize));
+    Elf64_Shdr first;
+    if (header_.e_shoff > size() || size() - header_.e_shoff < sizeof first ||
+        !source_->read(header_.e_shoff, &first, sizeof first))
+        return damaged("the section headers lie behind the end of the file");
+    // With 0xff00 sections and more the true numbers are in the first, unused, section header.
+    uint64_t count = header_.e_shnum != 0 ? header_.e_shnum : first.sh_size;
+    uint64_t names = header_.e_shstrndx != SHN_XINDEX ? header_.e_shstrndx : first.sh_link;
+    if (count == 0) return {};
+    if (count > kMaxSections) return damaged(fmt::format("{} sections", count));
+    auto bytes = read(header_.e_shoff, count * sizeof first, kMaxSections * sizeof first,
+                      "the section headers");
+    if (!bytes) return bytes.error();
+    sections_ = as_table<Elf64_Shdr>(*bytes);
+    if (names == SHN_UNDEF) return {};
+    if (names >= count) return damaged(fmt::format("e_shstrndx {} of {} sections", names, count));
+    if (sections_[names].sh_type == SHT_NOBITS) return {};
+    auto text = read(sections_[names], kMaxSectionNames, "the section names");
+    if (!text) return text.error();
+    section_names_ = std::move(*text);
+    section_names_.push_back(0);
+    return {};
+}
+
+Result<void> Image::parse_segments(ImageRole role) {
+    uint64_t count = header_.e_phnum;
+    if (count == PN_XNUM) count = sections_.empty() ? 0 : sections_[0].sh_info;
+    if (role == ImageRole::kDebugFile) return {};
+    if (count == 0) return damaged("no program headers");
+    if (count > kMaxProgramHeaders) return damaged(fmt::format("{} program headers", count));
+    if (header_.e_phentsize != sizeof(Elf64_Phdr))
+        return damaged(fmt::format("program headers of {} bytes", header_.e_phentsize));
+    auto bytes = read(header_.e_phoff, count * sizeof(Elf64_Phdr),
+                      kMaxProgramHeaders * sizeof(Elf64_Phdr), "the program headers");
+    if (!bytes) return bytes.error();
+    program_headers_ = as_table<Elf64_Phdr>(*bytes);
+    for (const Elf64_Phdr& program : program_headers_) {
+        if (program.p_type != PT_LOAD) continue;
+        if (program.p_offset > size() || program.p_filesz > size() - program.p_offset)
+            return damaged(
+                fmt::format("a segment at offset {:#x} with {:#x} bytes, but the file has {:#x}",
+                            program.p_offset, program.p_filesz, size()));
+        if (program.p_memsz < program.p_filesz ||
+            program.p_vaddr + program.p_memsz < program.p_vaddr)
+            return damaged(
+                fmt::format("a segment at address {:#x} of impossible size", program.p_vaddr));
+        segments_.push_back({program.p_vaddr, program.p_offset, program.p_filesz, program.p_memsz,
+                             (program.p_flags & PF_X) != 0, (program.p_flags & PF_W) != 0});
+    }
+    std::stable_sort(segments_.begin(), segments_.end(),
+                     [](const Segment& a, const Segment& b) { return a.address < b.address; });
+    for (size_t i = 1; i < segments_.size(); ++i) {
+        if (segments_[i].address < segments_[i - 1].address + segments_[i - 1].memory_size)
+            return damaged(fmt::format("segments overlap at address {:#x}", segments_[i].address));
+    }
+    return {};
+}
+
+const Elf64_Shdr* Image::section(const std::string& name) const {
+    for (const Elf64_Shdr& section : sections_) {
+        if (section.sh_name >= section_names_.size()) continue;
+        if (name == reinterpret_cast<const char*>(section_names_.data() + section.sh_name))
+            return &section;
+    }
+    return nullptr;
+}
+
+Result<std::vector<unsigned char>> Image::read(uint64_t offset, uint64_t count, uint64_t limit,
+                                               const std::string& what) const {
+    if (offset > size() || count > size() - offset)
+        return damaged(fmt::format("{} at offset {:#x} with {:#x} bytes, but the file has {:#x}",
+                                   what, offset, count, size()));
+    if (count > limit)
+        return damaged(
+            fmt::format("{} with {} bytes, more than the {} that are read", what, count, limit));
+    std::vector<unsigned char> bytes(count);
+    if (!source_->read(offset, bytes.data(), bytes.size()))
+        return damaged(fmt::format("{} could not be read", what));
+    return bytes;
+}
+
+Result<std::vector<unsigned char>> Image::read(const Elf64_Shdr& section, uint64_t limit,
+                                               const std::string& what) const {
+    if (section.sh_type == SHT_NOBITS) return std::vector<unsigned char>{};
+    return read(section.sh_offset, section.sh_size, limit, what);
+}
+
+Result<std::vector<unsigned char>> Image::read_address(uint64_t address, uint64_t count,
+                                                       uint64_t limit,
+                                                       const std::string& what) const {
+    const Segment* segment = segment_of_address(address);
+    if (segment == nullptr)
+        return damaged(fmt::format("{} at address {:#x}, outside of every segment", what, address));
+    uint64_t within = address - segment->address;
+    return read(segment->offset + within, std::min(count, segment->file_size - within), limit,
+                what);
+}
+
+const Segment* Image::segment_of_address(uint64_t address) const {
+    auto after = std::upper_bound(
+        segments_.begin(), segments_.end(), address,
+        [](uint64_t value, const Segment& segment) { return value < segment.address; });
+    if (after == segments_.begin()) return nullptr;
+    const Segment& segment = *std::prev(after);
+    return address - segment.address < segment.file_size ? &segment : nullptr;
+}
+
+std::optional<uint64_t> Image::offset_of_address(uint64_t address) const {
+    const Segment* segment = segment_of_address(address);
+    if (segment == nullptr) return std::nullopt;
+    return segment->offset + (address - segment->address);
+}
+
+std::vector<Elf64_Dyn> Image::dynamic() const {
+    for (const Elf64_Phdr& program : program_headers_) {
+        if (program.p_type != PT_DYNAMIC) continue;
+        auto bytes = read(program.p_offset, program.p_filesz, kMaxDynamic, "PT_DYNAMIC");
+        if (!bytes) return {};
+        std::vector<Elf64_Dyn> entries = as_table<Elf64_Dyn>(*bytes);
+        auto end = std::find_if(entries.begin(), entries.end(),
+                                [](const Elf64_Dyn& entry) { return entry.d_tag == DT_NULL; });
+        entries.erase(end, entries.end());
+        return entries;
+    }
+    return {};
+}
+
+std::string Image::build_id() const {
+    for (const Elf64_Phdr& program : program_headers_) {
+        if (program.p_type != PT_NOTE) continue;
+        if (auto notes = read(program.p_offset, program.p_filesz, kMaxNotes, "notes"); notes)
+            if (std::string id = build_id_in(*notes); !id.empty()) return id;
+    }
+    for (const Elf64_Shdr& section : sections_) {
+        if (section.sh_type != SHT_NOTE) continue;
+        if (auto notes = read(section, kMaxNotes, "notes"); notes)
+            if (std::string id = build_id_in(*notes); !id.empty()) return id;
+    }
+    return {};
+}
+
+}  // namespace speedbump::elf
