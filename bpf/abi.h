@@ -6,13 +6,14 @@
 #ifndef SPEEDBUMP_ABI_H
 #define SPEEDBUMP_ABI_H
 
-#if !defined(__VMLINUX_H__) && !defined(__KERNEL__)
+#ifndef __KERNEL__
 #include <linux/types.h>
 #endif
 
 #define SB_MAX_DELAY_NS 10000000000ULL
 #define SB_MAX_TARGETS 65536u
 #define SB_MAX_PROCESSES 32768u
+#define SB_MAX_COUNTS 131072u
 #define SB_MAX_ROOTS 64u
 
 /* How the kernel gets past the probed instruction; elf::SiteKind has the same numbers. */
@@ -21,8 +22,13 @@
 #define SB_SITE_SINGLE_STEP 2u
 #define SB_SITE_KINDS 3u
 
-/* The cookie of a probe: site kind in the upper half, target index in the lower. */
-#define SB_COOKIE(kind, target) (((__u64)(kind) << 32) | (__u32)(target))
+/*
+ * The cookie of a probe: target index in the lower half; above it the site kind, and whether the
+ * probe is wide (every process that maps the file takes it) or narrow (one process does).
+ */
+#define SB_COOKIE_WIDE (1ULL << 40)
+#define SB_COOKIE(kind, wide, target) \
+	(((__u64)(kind) << 32) | ((wide) ? SB_COOKIE_WIDE : 0) | (__u32)(target))
 
 /* Live configuration of one target: written by the loader at any time, read by every hook. */
 struct sb_target {
@@ -32,7 +38,7 @@ struct sb_target {
 	__u64 end_ns;    /* CLOCK_MONOTONIC; 0: no end */
 	__u64 root_mask; /* delayed when it shares a bit with the process's roots */
 	__u32 enabled;
-	__u32 reserved;
+	__u32 wide; /* 1: hits of wide probes count, 0: hits of narrow ones */
 };
 
 /* What happened at one target in one process; summed over CPUs or threads by the reader. */
@@ -40,7 +46,7 @@ struct sb_counts {
 	__u64 hits;         /* matching calls seen while the session was armed */
 	__u64 delays;       /* of these, delayed */
 	__u64 requested_ns; /* sum of the delays asked for */
-	__u64 measured_ns;  /* sum of what the calls were really slowed by, probe cost included */
+	__u64 measured_ns;  /* sum of what these calls were slowed by, the probe's cost included */
 };
 
 /* Key of the counts; process 0 collects what found no place of its own. */
@@ -49,35 +55,60 @@ struct sb_counts_key {
 	__u32 target;
 };
 
-/* Session state, one page, mapped by the loader. */
+/* A process of the tree: which roots (bits) it descends from. Key: tgid, initial namespace. */
+struct sb_member {
+	__u64 roots;
+};
+
+/* Session state that the loader writes and the programs read. */
 struct sb_control {
 	__u32 armed;       /* 0: no delay starts and the one in flight ends */
-	__u32 loader_tgid; /* when this process is gone, armed becomes 0 */
+	__u32 loader_tgid; /* when this process dies, armed becomes 0 */
 	__u32 follow_children;
 	__u32 record_edges; /* tell of every fork of the system, until the tree is complete */
 	__u32 wake_on_fork; /* the loader must hear of each fork at once */
-	__u32 members;      /* processes in the tree */
-	__u64 cgroup_id;    /* 0: none; else processes below this cgroup (v2) count as members */
-	__u32 cgroup_level;
-	__u32 reserved;
-	__u64 floor_ns[SB_SITE_KINDS]; /* cost of a hit with delay 0, taken off the spin */
+	__u32 loader_level; /* depth of the loader's PID namespace */
+	__u64 cgroup_id;    /* 0: none; else processes below this cgroup (v2) are members */
+	__u64 cgroup_roots; /* the roots of such a process */
+	__u64 floor_ns[SB_SITE_KINDS];   /* what a hit with delay 0 costs */
+	__u64 outside_ns[SB_SITE_KINDS]; /* the part of a delayed hit outside the timed spin */
+};
+
+/* Session state that the programs write. */
+struct sb_state {
+	__u64 members; /* processes in the tree */
 	/* failures that must not go unseen */
 	__u64 lost_events;
 	__u64 lost_counts;
 	__u64 lost_members;
 };
 
-#define SB_EVENT_FORK 1u
-#define SB_EVENT_EXEC 2u
-#define SB_EVENT_EXIT 3u
-#define SB_EVENT_EDGE 4u
+#define SB_EVENT_FORK 1u  /* a new member */
+#define SB_EVENT_EXEC 2u  /* a member runs another program */
+#define SB_EVENT_EXIT 3u  /* a member is gone */
+#define SB_EVENT_EDGE 4u  /* any fork, while record_edges */
+#define SB_EVENT_JOIN 5u  /* a process entered the cgroup */
+#define SB_EVENT_LEAVE 6u /* a member left the cgroup */
 
 struct sb_event {
 	__u32 type;
-	__u32 tgid;
+	__u32 tgid;        /* in the initial PID namespace */
+	__u32 pid;         /* in the loader's PID namespace, 0: not visible there */
 	__u32 parent_tgid; /* fork, edge */
-	__u32 reserved;
 	__u64 roots;
+	__u64 start_time; /* ns since boot */
+	char comm[16];
+};
+
+/* One process as the task iterator writes it. */
+struct sb_task {
+	__u32 tgid;
+	__u32 pid; /* in the loader's PID namespace */
+	__u32 parent_tgid;
+	__u32 kernel_thread;
+	__u64 start_time;
+	__u64 in_cgroup;
+	char comm[16];
 };
 
 /*
@@ -141,7 +172,11 @@ struct sb_slot {
 SB_ASSERT(sizeof(struct sb_target) == 48, "sb_target");
 SB_ASSERT(sizeof(struct sb_counts) == 32, "sb_counts");
 SB_ASSERT(sizeof(struct sb_counts_key) == 8, "sb_counts_key");
-SB_ASSERT(sizeof(struct sb_event) == 24, "sb_event");
+SB_ASSERT(sizeof(struct sb_member) == 8, "sb_member");
+SB_ASSERT(sizeof(struct sb_control) == 88, "sb_control");
+SB_ASSERT(sizeof(struct sb_state) == 32, "sb_state");
+SB_ASSERT(sizeof(struct sb_event) == 48, "sb_event");
+SB_ASSERT(sizeof(struct sb_task) == 48, "sb_task");
 SB_ASSERT(sizeof(struct sb_table_header) == 144, "sb_table_header");
 SB_ASSERT(sizeof(struct sb_turn) == 64, "sb_turn");
 SB_ASSERT(sizeof(struct sb_slot) == 64, "sb_slot");

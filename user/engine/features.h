@@ -52,8 +52,7 @@ struct CalibrationRow {
     };
     std::vector<Point> accuracy; // at 1 us, 10 us, 100 us, 1 ms
 };
-// Measures the floors (quick, some 10 ms) and, for calibrate, also the accuracy (about a second).
-Result<Floors> measure_floors(const Features& features);
+// Loads the engine, calibrates it and measures its accuracy; some seconds.
 Result<std::vector<CalibrationRow>> calibrate(const Features& features);
 
 } // namespace speedbump::engine

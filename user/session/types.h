@@ -29,7 +29,10 @@ struct SessionOptions {
     EngineChoice engine = EngineChoice::kAuto;
     MissingPolicy missing = MissingPolicy::kWarn;
     bool start_paused = false;
-    bool entry_only = false;
+    bool entry_only = false; // never move a probe off a function's first instruction
+    // Set by `run`: pids holds one process that waits to exec this. Its program and libraries are
+    // probed before it starts.
+    std::vector<std::string> run_command;
 };
 
 // One thing that can be slowed: a native function, or a Python line. Index is its place in the

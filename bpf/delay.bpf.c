@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR MIT)
+/*
+ * The delay engine: decides at each hit whether this call is to be delayed, spins, counts.
+ */
+#include "kernel.h"
+
+#include "abi.h"
+#include "tree.bpf.h"
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, SB_MAX_TARGETS);
+	__type(key, __u32);
+	__type(value, struct sb_target);
+} targets SEC(".maps");
+
+/* Calls of each target over the whole tree, for every=N; apart from the configuration, which
+ * would else be a cache line written by every CPU. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SB_MAX_TARGETS);
+	__type(key, __u32);
+	__type(value, __u64);
+} sequence SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, SB_MAX_COUNTS);
+	__type(key, struct sb_counts_key);
+	__type(value, struct sb_counts);
+} counts SEC(".maps");
+
+struct sb_spin {
+	__u64 deadline;
+	__u64 now;
+	__u32 target;
+	__u32 done;
+};
+
+/* Whether a spin in flight has to end before its time. */
+static __always_inline bool sb_interrupted(__u32 index)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct sb_target *target;
+
+	if (!control.armed)
+		return true;
+	/* A fatal signal puts SIGKILL into the pending set of every thread (complete_signal()). */
+	if (task->pending.signal.sig[0] & (1UL << (SB_SIGKILL - 1)))
+		return true;
+	target = bpf_map_lookup_elem(&targets, &index);
+	return !target || !target->enabled;
+}
+
+static long sb_spin_step(__u64 i, struct sb_spin *spin)
+{
+	spin->now = bpf_ktime_get_ns();
+	if (spin->now >= spin->deadline || ((i & 63) == 63 && sb_interrupted(spin->target))) {
+		spin->done = 1;
+		return 1;
+	}
+	return 0;
+}
+
+/* bpf_loop() stops at 2^23 turns, well before 10 s: hence loops in a loop. */
+static long sb_spin_stretch(__u64 i, struct sb_spin *spin)
+{
+	bpf_loop(1 << 20, sb_spin_step, spin, 0);
+	return spin->done ? 1 : 0;
+}
+
+static __always_inline struct sb_counts *sb_counts_of(__u32 tgid, __u32 target)
+{
+	struct sb_counts_key key = { .tgid = tgid, .target = target };
+	struct sb_counts *found = bpf_map_lookup_elem(&counts, &key);
+
+	if (!found) {
+		struct sb_counts zero = {};
+
+		bpf_map_update_elem(&counts, &key, &zero, BPF_NOEXIST);
+		found = bpf_map_lookup_elem(&counts, &key);
+	}
+	if (!found) { /* full: the loader made this one, so that no total is ever wrong */
+		key.tgid = 0;
+		found = bpf_map_lookup_elem(&counts, &key);
+	}
+	return found;
+}
+
+static __always_inline int sb_hit(void *ctx)
+{
+	__u64 start = bpf_ktime_get_ns(), delay, outside;
+	__u64 cookie = bpf_get_attach_cookie(ctx);
+	__u32 index = (__u32)cookie, kind = (cookie >> 32) & 0xff;
+	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	struct sb_member *member;
+	struct sb_target *target;
+	struct sb_counts *mine;
+
+	if (!control.armed || kind >= SB_SITE_KINDS)
+		return 0;
+	member = bpf_map_lookup_elem(&tree, &tgid);
+	if (!member)
+		return 0;
+	target = bpf_map_lookup_elem(&targets, &index);
+	if (!target || !target->enabled || !(target->root_mask & member->roots))
+		return 0;
+	/* While a file changes between narrow and wide probes both are there; one kind counts. */
+	if (target->wide != !!(cookie & SB_COOKIE_WIDE))
+		return 0;
+
+	mine = sb_counts_of(tgid, index);
+	if (!mine) {
+		__sync_fetch_and_add(&state.lost_counts, 1);
+		return 0;
+	}
+	/* Per CPU, but a sleepable program can be preempted in the middle of an addition. */
+	__sync_fetch_and_add(&mine->hits, 1);
+
+	if (target->start_ns && start < target->start_ns)
+		return 0;
+	if (target->end_ns && start >= target->end_ns)
+		return 0;
+	if (target->every > 1) {
+		__u64 *calls = bpf_map_lookup_elem(&sequence, &index);
+
+		if (!calls || (__sync_fetch_and_add(calls, 1) + 1) % target->every)
+			return 0;
+	}
+	delay = target->delay_ns;
+	if (!delay)
+		return 0;
+	if (delay > SB_MAX_DELAY_NS)
+		delay = SB_MAX_DELAY_NS;
+
+	__sync_fetch_and_add(&mine->delays, 1);
+	__sync_fetch_and_add(&mine->requested_ns, delay);
+	outside = control.outside_ns[kind];
+	if (delay > outside) {
+		struct sb_spin spin = {
+			.deadline = start + delay - outside,
+			.target = index,
+		};
+
+		bpf_loop(1 << 11, sb_spin_stretch, &spin, 0);
+		__sync_fetch_and_add(&mine->measured_ns, spin.now - start + outside);
+	} else {
+		__sync_fetch_and_add(&mine->measured_ns, control.floor_ns[kind]);
+	}
+	return 0;
+}
+
+/* The same program for each way to attach; the loader loads the one that this kernel can take. */
+SEC("?uprobe.multi.s")
+int sb_hit_multi_sleepable(void *ctx)
+{
+	return sb_hit(ctx);
+}
+
+SEC("?uprobe.multi")
+int sb_hit_multi(void *ctx)
+{
+	return sb_hit(ctx);
+}
+
+SEC("?uprobe.s")
+int sb_hit_perf_sleepable(void *ctx)
+{
+	return sb_hit(ctx);
+}
+
+SEC("?uprobe")
+int sb_hit_perf(void *ctx)
+{
+	return sb_hit(ctx);
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
+/*
+ * The few kernel types that the programs read. CO-RE relocates each field against the running
+ * kernel's BTF, so that one build runs from Linux 6.1 up and no vmlinux.h of the build host is
+ * needed. Only the fields named here may be read.
+ */
+#ifndef SPEEDBUMP_KERNEL_H
+#define SPEEDBUMP_KERNEL_H
+
+#include <stdbool.h>
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+
+#define PF_KTHREAD 0x00200000 /* include/linux/sched.h */
+#define SB_SIGKILL 9
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct sb_sigset {
+	unsigned long sig[1];
+};
+
+typedef struct sb_sigset sigset_t;
+
+struct sigpending {
+	sigset_t signal;
+};
+
+typedef struct {
+	int counter;
+} atomic_t;
+
+struct signal_struct {
+	atomic_t live;
+};
+
+struct upid {
+	int nr;
+};
+
+struct pid {
+	unsigned int level;
+	struct upid numbers[1];
+};
+
+struct kernfs_node {
+	__u64 id;
+};
+
+struct cgroup {
+	int level;
+	struct kernfs_node *kn;
+	struct cgroup *ancestors[1];
+};
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+};
+
+struct task_struct {
+	unsigned int flags;
+	int pid;
+	int tgid;
+	struct task_struct *real_parent;
+	struct task_struct *group_leader;
+	struct signal_struct *signal;
+	struct sigpending pending;
+	struct pid *thread_pid;
+	struct css_set *cgroups;
+	__u64 start_boottime;
+	char comm[16];
+};
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+struct bpf_iter__task {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+};
+
+#pragma clang attribute pop
+
+#endif /* SPEEDBUMP_KERNEL_H */

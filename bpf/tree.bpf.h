@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
+/*
+ * Which processes belong to the session: kept by fork, exec and exit as they happen, in the
+ * kernel, so that a child is a member before its first instruction.
+ */
+#ifndef SPEEDBUMP_TREE_BPF_H
+#define SPEEDBUMP_TREE_BPF_H
+
+#include "kernel.h"
+
+#include "abi.h"
+
+/* Apart, so that counting a member does not take the line that every hit reads. */
+struct sb_control control SEC(".bss.control");
+struct sb_state state;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, SB_MAX_PROCESSES);
+	__type(key, __u32);
+	__type(value, struct sb_member);
+} tree SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} events SEC(".maps");
+
+/* The PID of a process as the loader sees it; 0 when it is not visible in its namespace. */
+static __always_inline __u32 sb_loader_pid(struct task_struct *leader)
+{
+	struct pid *pid = BPF_CORE_READ(leader, thread_pid);
+	__u32 level = control.loader_level;
+	struct upid number;
+
+	if (!pid || BPF_CORE_READ(pid, level) < level)
+		return 0;
+	bpf_probe_read_kernel(&number, sizeof(number),
+		      (void *)pid + bpf_core_field_offset(struct pid, numbers) +
+			      level * bpf_core_type_size(struct upid));
+	return number.nr;
+}
+
+/* Cgroups are seldom nested deeper; what lies deeper is not followed. */
+#define SB_MAX_CGROUP_LEVELS 16
+
+static __always_inline bool sb_in_cgroup(struct task_struct *task)
+{
+	struct cgroup *cgroup, *ancestor;
+	int level;
+
+	if (!control.cgroup_id)
+		return false;
+	cgroup = BPF_CORE_READ(task, cgroups, dfl_cgrp);
+	if (!cgroup)
+		return false;
+	level = BPF_CORE_READ(cgroup, level);
+	for (int i = 0; i < SB_MAX_CGROUP_LEVELS && i <= level; i++) {
+		bpf_probe_read_kernel(&ancestor, sizeof(ancestor),
+				      (void *)cgroup +
+					      bpf_core_field_offset(struct cgroup, ancestors) +
+					      i * sizeof(void *));
+		if (BPF_CORE_READ(ancestor, kn, id) == control.cgroup_id)
+			return true;
+	}
+	return false;
+}
+
+static __always_inline void sb_tell(__u32 type, struct task_struct *leader, __u32 parent_tgid,
+				    __u64 roots, bool wake)
+{
+	struct sb_event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+
+	if (!event) {
+		__sync_fetch_and_add(&state.lost_events, 1);
+		return;
+	}
+	event->type = type;
+	event->tgid = BPF_CORE_READ(leader, tgid);
+	event->pid = sb_loader_pid(leader);
+	event->parent_tgid = parent_tgid;
+	event->roots = roots;
+	event->start_time = BPF_CORE_READ(leader, start_boottime);
+	BPF_CORE_READ_INTO(&event->comm, leader, comm);
+	/* A loader that has nothing to do is left asleep: 10,000 forks a second must not cost a
+	 * wake-up each. It drains the buffer by itself some times a second. */
+	if (!wake)
+		wake = bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) > (1 << 18);
+	bpf_ringbuf_submit(event, wake ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
+}
+
+static __always_inline void sb_join(__u32 type, struct task_struct *leader, __u32 parent_tgid,
+				    __u64 roots)
+{
+	struct sb_member member = { .roots = roots };
+	__u32 tgid = BPF_CORE_READ(leader, tgid);
+
+	/* An entry that is there already is the loader's own, made while it completed the tree. */
+	if (bpf_map_update_elem(&tree, &tgid, &member, BPF_NOEXIST)) {
+		if (!bpf_map_lookup_elem(&tree, &tgid))
+			__sync_fetch_and_add(&state.lost_members, 1);
+		return;
+	}
+	__sync_fetch_and_add(&state.members, 1);
+	sb_tell(type, leader, parent_tgid, roots, type == SB_EVENT_JOIN || control.wake_on_fork);
+}
+
+static __always_inline void sb_leave(__u32 type, struct task_struct *leader)
+{
+	__u32 tgid = BPF_CORE_READ(leader, tgid);
+	__u64 before;
+
+	if (bpf_map_delete_elem(&tree, &tgid))
+		return;
+	before = __sync_fetch_and_add(&state.members, -1);
+	sb_tell(type, leader, 0, 0, before <= 1);
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(sb_fork, struct task_struct *parent, struct task_struct *child)
+{
+	__u32 parent_tgid = parent->tgid;
+	struct sb_member *member;
+	__u64 roots = 0;
+
+	if (child->tgid == parent_tgid) /* a thread */
+		return 0;
+	if (control.record_edges)
+		sb_tell(SB_EVENT_EDGE, child, parent_tgid, 0, true);
+	member = bpf_map_lookup_elem(&tree, &parent_tgid);
+	if (member && control.follow_children)
+		roots = member->roots;
+	if (sb_in_cgroup(child))
+		roots |= control.cgroup_roots;
+	if (roots)
+		sb_join(SB_EVENT_FORK, child, parent_tgid, roots);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(sb_exec, struct task_struct *task)
+{
+	__u32 tgid = task->tgid;
+	struct sb_member *member = bpf_map_lookup_elem(&tree, &tgid);
+
+	if (member)
+		sb_tell(SB_EVENT_EXEC, task, 0, member->roots, true);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(sb_exit, struct task_struct *task)
+{
+	if (task->signal->live.counter) /* other threads are left */
+		return 0;
+	/* do_exit() runs this before exit_files() closes the loader's links, whose release waits
+	 * for the spins in flight: they must end by themselves. */
+	if (task->tgid == control.loader_tgid)
+		control.armed = 0;
+	sb_leave(SB_EVENT_EXIT, task->group_leader);
+	return 0;
+}
+
+SEC("tp_btf/cgroup_attach_task")
+int BPF_PROG(sb_cgroup, struct cgroup *destination, const char *path, struct task_struct *task)
+{
+	struct task_struct *leader = task->group_leader;
+	__u32 tgid = task->tgid;
+
+	if (!control.cgroup_id || task != leader)
+		return 0;
+	if (sb_in_cgroup(task))
+		sb_join(SB_EVENT_JOIN, leader, 0, control.cgroup_roots);
+	else if (bpf_map_lookup_elem(&tree, &tgid))
+		sb_leave(SB_EVENT_LEAVE, leader);
+	return 0;
+}
+
+/* Writes every process that the loader's PID namespace shows. */
+SEC("iter/task")
+int sb_tasks(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct sb_task entry = {};
+
+	if (!task || task->pid != task->tgid)
+		return 0;
+	entry.tgid = task->tgid;
+	entry.pid = sb_loader_pid(task);
+	entry.parent_tgid = task->real_parent->tgid;
+	entry.kernel_thread = !!(task->flags & PF_KTHREAD);
+	entry.start_time = task->start_boottime;
+	entry.in_cgroup = sb_in_cgroup(task);
+	BPF_CORE_READ_INTO(&entry.comm, task, comm);
+	bpf_seq_write(ctx->meta->seq, &entry, sizeof(entry));
+	return 0;
+}
+
+#endif /* SPEEDBUMP_TREE_BPF_H */

@@ -1,0 +1,552 @@
+// SPDX-License-Identifier: MIT
+#include "engine/bpf_engine.h"
+
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "abi.h"
+#include "delay.skel.h"
+#include "engine/sites.h"
+#include "util/clock.h"
+#include "util/fd.h"
+
+namespace speedbump::engine {
+
+namespace {
+
+struct SkeletonDeleter {
+    void operator()(delay_bpf* skeleton) const { delay_bpf__destroy(skeleton); }
+};
+using Skeleton = std::unique_ptr<delay_bpf, SkeletonDeleter>;
+
+struct RingDeleter {
+    void operator()(ring_buffer* ring) const { ring_buffer__free(ring); }
+};
+using Ring = std::unique_ptr<ring_buffer, RingDeleter>;
+
+static_assert(static_cast<uint32_t>(elf::SiteKind::kOptimizedNop) == SB_SITE_OPTIMIZED_NOP);
+static_assert(static_cast<uint32_t>(elf::SiteKind::kEmulated) == SB_SITE_EMULATED);
+static_assert(static_cast<uint32_t>(elf::SiteKind::kSingleStep) == SB_SITE_SINGLE_STEP);
+
+Error bpf_error(const std::string& what, int negative_errno) {
+    return errno_error(what, -negative_errno);
+}
+
+template <typename T>
+T median(std::vector<T> values) {
+    auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    return *middle;
+}
+
+// Half the distance between the quartiles.
+double spread(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    return (values[values.size() * 3 / 4] - values[values.size() / 4]) / 2;
+}
+
+double ns_per_call(void (*function)(), int calls) {
+    const auto begin = monotonic_ns();
+    for (int i = 0; i < calls; ++i) function();
+    return static_cast<double>(monotonic_ns() - begin) / calls;
+}
+
+} // namespace
+
+// --- Links
+
+Links& Links::operator=(Links&& other) noexcept {
+    if (this != &other) {
+        std::vector<Links> old(1);
+        old[0].links_.swap(links_);
+        links_.swap(other.links_);
+        release_all(std::move(old));
+    }
+    return *this;
+}
+
+Links::~Links() {
+    for (bpf_link* link : links_) bpf_link__destroy(link);
+}
+
+void Links::append(Links&& other) {
+    links_.insert(links_.end(), other.links_.begin(), other.links_.end());
+    other.links_.clear();
+}
+
+void Links::release_all(std::vector<Links> sets) {
+    std::vector<bpf_link*> links;
+    for (Links& set : sets) {
+        links.insert(links.end(), set.links_.begin(), set.links_.end());
+        set.links_.clear();
+    }
+    if (links.empty()) return;
+    // Each release waits for an RCU grace period of its own (uprobe_unregister_sync(); for perf
+    // events 0.25 s was seen), but those that wait at the same time share it.
+    std::atomic<size_t> next{0};
+    const auto work = [&] {
+        for (size_t i = next++; i < links.size(); i = next++) bpf_link__destroy(links[i]);
+    };
+    std::vector<std::thread> threads;
+    const size_t extra = std::min<size_t>(links.size(), 256) - 1;
+    threads.reserve(extra);
+    for (size_t i = 0; i < extra; ++i) {
+        try {
+            threads.emplace_back(work);
+        } catch (const std::system_error&) {
+            break; // at a task limit: fewer at a time
+        }
+    }
+    work();
+    for (std::thread& thread : threads) thread.join();
+}
+
+// --- BpfEngine
+
+struct BpfEngine::Impl {
+    Features features;
+    Ring ring;
+    Skeleton skeleton;
+    Links tree_links; // after the skeleton, so that links die first
+    bpf_program* hit = nullptr;
+    sb_target* targets = nullptr;
+    size_t targets_size = 0;
+    uint32_t own_tgid = 0;
+    uint64_t exited_members = 0;
+    std::vector<TreeEvent> events;
+    Floors floors;
+
+    ~Impl() {
+        if (skeleton) control().armed = 0;
+        if (targets) munmap(targets, targets_size);
+    }
+    sb_control& control() { return skeleton->bss_control->control; }
+    sb_state& state() { return skeleton->bss->state; }
+
+    Result<Links> attach(const std::string& path, const std::vector<Probe>& probes, pid_t pid,
+                         bool wide, std::vector<RefusedProbe>& refused);
+    int attach_multi(const std::string& path, const Probe* probes, size_t count, pid_t pid,
+                     bool wide, Links& links);
+    int attach_perf(const std::string& path, const Probe& probe, pid_t pid, bool wide,
+                    Links& links);
+    void attach_range(const std::string& path, const Probe* probes, size_t count, pid_t pid,
+                      bool wide, Links& links, std::vector<RefusedProbe>& refused);
+};
+
+BpfEngine::BpfEngine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+BpfEngine::~BpfEngine() = default;
+
+Result<std::unique_ptr<BpfEngine>> BpfEngine::load(const Features& features) {
+    auto impl = std::make_unique<Impl>();
+    impl->features = features;
+    impl->skeleton.reset(delay_bpf__open());
+    if (!impl->skeleton) return errno_error("open the BPF programs", errno);
+    delay_bpf* skeleton = impl->skeleton.get();
+    if (features.uprobe_multi)
+        impl->hit = features.sleepable_uprobe ? skeleton->progs.sb_hit_multi_sleepable
+                                              : skeleton->progs.sb_hit_multi;
+    else
+        impl->hit = features.sleepable_uprobe ? skeleton->progs.sb_hit_perf_sleepable
+                                              : skeleton->progs.sb_hit_perf;
+    bpf_program__set_autoload(impl->hit, true);
+    if (const int error = delay_bpf__load(skeleton); error != 0)
+        return bpf_error("load the BPF programs", error);
+
+    sb_control& control = impl->control();
+    control.follow_children = 1;
+    impl->targets_size = sizeof(sb_target) * SB_MAX_TARGETS;
+    void* targets = mmap(nullptr, impl->targets_size, PROT_READ | PROT_WRITE, MAP_SHARED,
+                         bpf_map__fd(skeleton->maps.targets), 0);
+    if (targets == MAP_FAILED) return errno_error("map the table of targets", errno);
+    impl->targets = static_cast<sb_target*>(targets);
+
+    impl->ring.reset(ring_buffer__new(
+        bpf_map__fd(skeleton->maps.events),
+        [](void* context, void* data, size_t) {
+            const auto* event = static_cast<const sb_event*>(data);
+            auto* self = static_cast<Impl*>(context);
+            self->events.push_back({static_cast<TreeEvent::Type>(event->type), event->tgid,
+                                    event->parent_tgid, static_cast<pid_t>(event->pid),
+                                    event->roots, event->start_time,
+                                    std::string(event->comm, strnlen(event->comm, 16))});
+            return 0;
+        },
+        impl.get(), nullptr));
+    if (!impl->ring) return errno_error("open the ring buffer of tree events", errno);
+
+    for (bpf_program* program :
+         {skeleton->progs.sb_fork, skeleton->progs.sb_exec, skeleton->progs.sb_exit,
+          skeleton->progs.sb_cgroup}) {
+        bpf_link* link = bpf_program__attach(program);
+        if (!link)
+            return errno_error(std::string("attach the BPF program ") +
+                                   bpf_program__name(program),
+                               errno);
+        impl->tree_links.links_.push_back(link);
+    }
+
+    auto engine = std::unique_ptr<BpfEngine>(new BpfEngine(std::move(impl)));
+    // The iterator runs in this process: it tells how deep in PID namespaces this program is, and
+    // with that our own PID as the programs see it.
+    auto listed = engine->list_processes();
+    if (!listed) return std::move(listed).error().with_context("list the processes");
+    for (const process::ListedProcess& process : *listed)
+        if (process.pid == getpid()) engine->impl_->own_tgid = process.tgid;
+    engine->impl_->control().loader_tgid = engine->impl_->own_tgid;
+    return engine;
+}
+
+void BpfEngine::follow_children(bool follow) { impl_->control().follow_children = follow; }
+
+void BpfEngine::set_cgroup(uint64_t id, uint64_t roots) {
+    sb_control& control = impl_->control();
+    control.cgroup_roots = roots;
+    __atomic_store_n(&control.cgroup_id, id, __ATOMIC_RELEASE);
+}
+
+void BpfEngine::record_edges(bool record) { impl_->control().record_edges = record; }
+void BpfEngine::wake_on_fork(bool wake) { impl_->control().wake_on_fork = wake; }
+uint32_t BpfEngine::own_tgid() const { return impl_->own_tgid; }
+
+Result<std::vector<process::ListedProcess>> BpfEngine::list_processes() {
+    bpf_link* link = bpf_program__attach_iter(impl_->skeleton->progs.sb_tasks, nullptr);
+    if (!link) return errno_error("attach the task iterator", errno);
+    const int iterator = bpf_iter_create(bpf_link__fd(link));
+    const int error = errno;
+    bpf_link__destroy(link);
+    if (iterator < 0) return errno_error("create the task iterator", error);
+    const Fd fd(iterator);
+
+    std::vector<process::ListedProcess> processes;
+    std::vector<char> buffer(sizeof(sb_task) * 1024);
+    size_t filled = 0;
+    for (;;) {
+        const ssize_t got = read(fd.get(), buffer.data() + filled, buffer.size() - filled);
+        if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+        if (got < 0) return errno_error("read the task iterator", errno);
+        if (got == 0) break;
+        filled += static_cast<size_t>(got);
+        size_t at = 0;
+        for (; at + sizeof(sb_task) <= filled; at += sizeof(sb_task)) {
+            sb_task task;
+            std::memcpy(&task, buffer.data() + at, sizeof(task));
+            processes.push_back({task.tgid, task.parent_tgid, static_cast<pid_t>(task.pid),
+                                 task.start_time, task.kernel_thread != 0, task.in_cgroup != 0,
+                                 std::string(task.comm, strnlen(task.comm, sizeof(task.comm)))});
+        }
+        std::memmove(buffer.data(), buffer.data() + at, filled - at);
+        filled -= at;
+    }
+    return processes;
+}
+
+Result<void> BpfEngine::add_member(uint32_t tgid, uint64_t roots) {
+    const int map = bpf_map__fd(impl_->skeleton->maps.tree);
+    sb_member member{roots};
+    if (bpf_map_update_elem(map, &tgid, &member, BPF_NOEXIST) == 0) {
+        __atomic_fetch_add(&impl_->state().members, 1, __ATOMIC_RELAXED);
+        return {};
+    }
+    if (errno != EEXIST) return errno_error("add a process to the tree", errno);
+    // It got there by a fork; the bits of both ways count. A process that ends in between must not
+    // be brought back: BPF_EXIST.
+    if (bpf_map_lookup_elem(map, &tgid, &member) == 0 && (member.roots & roots) != roots) {
+        member.roots |= roots;
+        bpf_map_update_elem(map, &tgid, &member, BPF_EXIST);
+    }
+    return {};
+}
+
+void BpfEngine::remove_member(uint32_t tgid) {
+    if (bpf_map_delete_elem(bpf_map__fd(impl_->skeleton->maps.tree), &tgid) == 0)
+        __atomic_fetch_sub(&impl_->state().members, 1, __ATOMIC_RELAXED);
+}
+
+uint64_t BpfEngine::member_roots(uint32_t tgid) const {
+    sb_member member{};
+    bpf_map_lookup_elem(bpf_map__fd(impl_->skeleton->maps.tree), &tgid, &member);
+    return member.roots;
+}
+
+uint64_t BpfEngine::member_count() const {
+    return __atomic_load_n(&impl_->state().members, __ATOMIC_RELAXED);
+}
+
+int BpfEngine::event_fd() const { return ring_buffer__epoll_fd(impl_->ring.get()); }
+
+std::vector<TreeEvent> BpfEngine::drain_events() {
+    ring_buffer__consume(impl_->ring.get());
+    return std::exchange(impl_->events, {});
+}
+
+// --- targets
+
+Result<void> BpfEngine::configure(uint32_t target, const TargetSettings& settings,
+                                  uint64_t window_origin_ns, bool wide) {
+    if (target >= SB_MAX_TARGETS)
+        return make_error(ErrorKind::kUnsupported, "more than " + std::to_string(SB_MAX_TARGETS) +
+                                                       " functions match; narrow the targets");
+    // The entry that takes the counts of processes for which the table has no room.
+    const sb_counts_key key{0, target};
+    const int map = bpf_map__fd(impl_->skeleton->maps.counts);
+    const std::vector<sb_counts> zero(static_cast<size_t>(libbpf_num_possible_cpus()));
+    if (bpf_map_update_elem(map, &key, zero.data(), BPF_NOEXIST) != 0 && errno != EEXIST)
+        return errno_error("make a counter", errno);
+
+    sb_target& entry = impl_->targets[target];
+    const auto store = [](__u64& to, uint64_t value) {
+        __atomic_store_n(&to, value, __ATOMIC_RELAXED);
+    };
+    store(entry.delay_ns, static_cast<uint64_t>(settings.delay.count()));
+    store(entry.every, settings.every);
+    store(entry.root_mask, settings.root_mask);
+    const bool windowed = settings.start.count() > 0 || settings.duration.count() > 0;
+    const uint64_t start = window_origin_ns + static_cast<uint64_t>(settings.start.count());
+    store(entry.start_ns, windowed && window_origin_ns ? start : 0);
+    store(entry.end_ns, window_origin_ns && settings.duration.count() > 0
+                            ? start + static_cast<uint64_t>(settings.duration.count())
+                            : 0);
+    __atomic_store_n(&entry.wide, wide ? 1u : 0u, __ATOMIC_RELAXED);
+    __atomic_store_n(&entry.enabled, settings.enabled ? 1u : 0u, __ATOMIC_RELEASE);
+    return {};
+}
+
+void BpfEngine::arm(bool armed) {
+    __atomic_store_n(&impl_->control().armed, armed ? 1u : 0u, __ATOMIC_RELEASE);
+}
+
+bool BpfEngine::armed() const { return impl_->control().armed != 0; }
+
+// --- probes
+
+int BpfEngine::Impl::attach_multi(const std::string& path, const Probe* probes, size_t count,
+                                  pid_t pid, bool wide, Links& links) {
+    std::vector<unsigned long> offsets(count);
+    std::vector<__u64> cookies(count);
+    for (size_t i = 0; i < count; ++i) {
+        offsets[i] = probes[i].file_offset;
+        cookies[i] = SB_COOKIE(probes[i].kind, wide, probes[i].target);
+    }
+    LIBBPF_OPTS(bpf_uprobe_multi_opts, options, .offsets = offsets.data(),
+                .cookies = cookies.data(), .cnt = count);
+    bpf_link* link =
+        bpf_program__attach_uprobe_multi(hit, wide ? -1 : pid, path.c_str(), nullptr, &options);
+    if (!link) return errno;
+    links.links_.push_back(link);
+    return 0;
+}
+
+int BpfEngine::Impl::attach_perf(const std::string& path, const Probe& probe, pid_t pid, bool wide,
+                                 Links& links) {
+    LIBBPF_OPTS(bpf_uprobe_opts, options,
+                .bpf_cookie = SB_COOKIE(probe.kind, wide, probe.target));
+    bpf_link* link = bpf_program__attach_uprobe_opts(hit, wide ? -1 : pid, path.c_str(),
+                                                     probe.file_offset, &options);
+    if (!link) return errno;
+    links.links_.push_back(link);
+    return 0;
+}
+
+// One call for all; where the kernel refuses it, halves, until the refused probes stand alone.
+void BpfEngine::Impl::attach_range(const std::string& path, const Probe* probes, size_t count,
+                                   pid_t pid, bool wide, Links& links,
+                                   std::vector<RefusedProbe>& refused) {
+    const int error = features.uprobe_multi ? attach_multi(path, probes, count, pid, wide, links)
+                      : count == 1          ? attach_perf(path, probes[0], pid, wide, links)
+                                            : E2BIG;
+    if (error == 0) return;
+    if (count == 1 || error == ESRCH || error == EPERM || error == EACCES || error == ENOMEM) {
+        for (size_t i = 0; i < count; ++i) refused.push_back({probes[i], error});
+        return;
+    }
+    const size_t half = count / 2;
+    attach_range(path, probes, half, pid, wide, links, refused);
+    attach_range(path, probes + half, count - half, pid, wide, links, refused);
+}
+
+Result<Links> BpfEngine::Impl::attach(const std::string& path, const std::vector<Probe>& probes,
+                                      pid_t pid, bool wide, std::vector<RefusedProbe>& refused) {
+    Links links;
+    if (probes.empty()) return links;
+    std::vector<RefusedProbe> failed;
+    attach_range(path, probes.data(), probes.size(), pid, wide, links, failed);
+    if (failed.size() == probes.size()) {
+        const int error = failed.front().error_number;
+        if (error == ESRCH || error == EPERM || error == EACCES || error == ENOMEM)
+            return errno_error("attach " + std::to_string(probes.size()) + " probes", error);
+    }
+    refused.insert(refused.end(), failed.begin(), failed.end());
+    return links;
+}
+
+Result<Links> BpfEngine::attach_narrow(const std::string& path, const std::vector<Probe>& probes,
+                                       pid_t pid, std::vector<RefusedProbe>& refused) {
+    return impl_->attach(path, probes, pid, false, refused);
+}
+
+Result<Links> BpfEngine::attach_wide(const std::string& path, const std::vector<Probe>& probes,
+                                     std::vector<RefusedProbe>& refused) {
+    return impl_->attach(path, probes, -1, true, refused);
+}
+
+// --- counters
+
+std::vector<Counts> BpfEngine::read_counts() const {
+    const int map = bpf_map__fd(impl_->skeleton->maps.counts);
+    const size_t cpus = static_cast<size_t>(libbpf_num_possible_cpus());
+    constexpr uint32_t kBatch = 4096;
+    std::vector<sb_counts_key> keys(kBatch);
+    std::vector<sb_counts> values(kBatch * cpus);
+    std::vector<Counts> result;
+    uint32_t cursor = 0;
+    bool first = true;
+    for (;;) {
+        uint32_t count = kBatch;
+        uint32_t next = 0;
+        const int error = bpf_map_lookup_batch(map, first ? nullptr : &cursor, &next, keys.data(),
+                                               values.data(), &count, nullptr);
+        if (error != 0 && error != -ENOENT) break;
+        for (uint32_t i = 0; i < count; ++i) {
+            Counts sum;
+            sum.target = keys[i].target;
+            sum.process = static_cast<pid_t>(keys[i].tgid);
+            for (size_t cpu = 0; cpu < cpus; ++cpu) {
+                const sb_counts& part = values[i * cpus + cpu];
+                sum.hits += part.hits;
+                sum.delays += part.delays;
+                sum.requested += nanoseconds(part.requested_ns);
+                sum.measured += nanoseconds(part.measured_ns);
+            }
+            if (sum.hits != 0) result.push_back(sum);
+        }
+        if (error == -ENOENT) break;
+        cursor = next;
+        first = false;
+    }
+    return result;
+}
+
+void BpfEngine::forget_counts(uint32_t target, uint32_t tgid) {
+    const sb_counts_key key{tgid, target};
+    bpf_map_delete_elem(bpf_map__fd(impl_->skeleton->maps.counts), &key);
+}
+
+uint64_t BpfEngine::lost_events() const { return impl_->state().lost_events; }
+uint64_t BpfEngine::lost_counts() const { return impl_->state().lost_counts; }
+uint64_t BpfEngine::lost_members() const { return impl_->state().lost_members; }
+
+// --- calibration
+
+namespace {
+
+// Calls per second of measuring, and how often it is repeated for a median.
+constexpr int kFloorCalls = 100;
+constexpr int kFloorBatches = 7;
+constexpr int kAccuracyBatches = 9;
+// Long enough for the spin to be entered, short enough to measure quickly.
+constexpr nanoseconds kCalibrationDelay = std::chrono::microseconds(3);
+
+} // namespace
+
+// One calibration site, probed in this process alone, which is a member for that time.
+class BpfEngine::OwnProbe {
+  public:
+    OwnProbe(BpfEngine& engine, const CalibrationSite& site)
+        : engine_(engine), site_(site), plain_(ns_per_call(site.function, 10 * kFloorCalls)) {}
+    OwnProbe(const OwnProbe&) = delete;
+    OwnProbe& operator=(const OwnProbe&) = delete;
+    ~OwnProbe() {
+        engine_.arm(false);
+        links_ = Links();
+        engine_.remove_member(engine_.own_tgid());
+        engine_.forget_counts(kind(), engine_.own_tgid());
+        engine_.impl_->targets[kind()] = sb_target{};
+    }
+
+    Result<void> attach() {
+        if (auto added = engine_.add_member(engine_.own_tgid(), 1); !added) return added;
+        std::vector<RefusedProbe> refused;
+        const uint64_t offset = own_file_offset(reinterpret_cast<const void*>(site_.function));
+        auto links = engine_.attach_narrow("/proc/self/exe", {{kind(), offset, site_.kind}},
+                                           getpid(), refused);
+        if (!links) return std::move(links).error();
+        if (!refused.empty())
+            return errno_error("probe a function of this program", refused.front().error_number);
+        links_ = std::move(*links);
+        engine_.arm(true);
+        (void)added_ns(nanoseconds(0), 10); // the first hits make the kernel optimise the site
+        return {};
+    }
+
+    // What a call of the site takes longer than without the probe, in ns.
+    double added_ns(nanoseconds delay, int calls) {
+        TargetSettings settings;
+        settings.delay = delay;
+        if (auto done = engine_.configure(kind(), settings, 0, false); !done) return 0;
+        return ns_per_call(site_.function, calls) - plain_;
+    }
+    uint32_t kind() const { return static_cast<uint32_t>(site_.kind); }
+
+  private:
+    BpfEngine& engine_;
+    CalibrationSite site_;
+    double plain_;
+    Links links_;
+};
+
+Result<Floors> BpfEngine::calibrate() {
+    sb_control& control = impl_->control();
+    std::memset(control.outside_ns, 0, sizeof(control.outside_ns));
+    for (const CalibrationSite& site : calibration_sites()) {
+        OwnProbe probe(*this, site);
+        if (auto attached = probe.attach(); !attached)
+            return std::move(attached).error().with_context("calibrate");
+        std::vector<double> floors, outsides;
+        for (int batch = 0; batch < kFloorBatches; ++batch) {
+            floors.push_back(probe.added_ns(nanoseconds(0), kFloorCalls));
+            outsides.push_back(probe.added_ns(kCalibrationDelay, kFloorCalls) -
+                               static_cast<double>(kCalibrationDelay.count()));
+        }
+        const uint32_t kind = probe.kind();
+        control.floor_ns[kind] = static_cast<uint64_t>(std::max(0.0, median(floors)));
+        control.outside_ns[kind] = static_cast<uint64_t>(std::max(0.0, median(outsides)));
+        impl_->floors.by_kind[kind] = nanoseconds(control.floor_ns[kind]);
+    }
+    return impl_->floors;
+}
+
+Result<std::vector<CalibrationRow>> BpfEngine::measure_accuracy(
+    const std::vector<nanoseconds>& delays) {
+    std::vector<CalibrationRow> rows;
+    for (const CalibrationSite& site : calibration_sites()) {
+        OwnProbe probe(*this, site);
+        if (auto attached = probe.attach(); !attached)
+            return std::move(attached).error().with_context("measure the accuracy");
+        CalibrationRow row{"bpf", site.kind, {}, {}, {}};
+        const auto measure = [&](nanoseconds delay) {
+            const auto calls = static_cast<int>(
+                std::clamp<int64_t>(20'000'000 / std::max<int64_t>(delay.count(), 5'000), 10, 2000));
+            std::vector<double> added;
+            for (int batch = 0; batch < kAccuracyBatches; ++batch)
+                added.push_back(probe.added_ns(delay, calls));
+            return CalibrationRow::Point{delay, nanoseconds(static_cast<int64_t>(median(added))),
+                                         nanoseconds(static_cast<int64_t>(spread(added)))};
+        };
+        const CalibrationRow::Point floor = measure(nanoseconds(0));
+        row.floor = floor.measured;
+        row.floor_spread = floor.spread;
+        for (const nanoseconds delay : delays) row.accuracy.push_back(measure(delay));
+        rows.push_back(std::move(row));
+    }
+    return rows;
+}
+
+} // namespace speedbump::engine

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: MIT
+#include "engine/features.h"
+
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <linux/capability.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "calibrate.skel.h"
+#include "engine/bpf_engine.h"
+#include "engine/mapping_watch.h"
+#include "engine/sites.h"
+
+namespace speedbump::engine {
+
+namespace {
+
+struct SkeletonDeleter {
+    void operator()(calibrate_bpf* skeleton) const { calibrate_bpf__destroy(skeleton); }
+};
+using Skeleton = std::unique_ptr<calibrate_bpf, SkeletonDeleter>;
+
+// libbpf's own words about a probe that is expected to fail somewhere are noise.
+class QuietLibbpf {
+  public:
+    QuietLibbpf() : before_(libbpf_set_print(nullptr)) {}
+    QuietLibbpf(const QuietLibbpf&) = delete;
+    QuietLibbpf& operator=(const QuietLibbpf&) = delete;
+    ~QuietLibbpf() { libbpf_set_print(before_); }
+
+  private:
+    libbpf_print_fn_t before_;
+};
+
+// The skeleton with one program loaded, or none when the kernel refuses it.
+Skeleton load_one(bpf_program* (*choose)(calibrate_bpf*)) {
+    Skeleton skeleton(calibrate_bpf__open());
+    if (!skeleton) return nullptr;
+    bpf_program__set_autoload(choose(skeleton.get()), true);
+    if (calibrate_bpf__load(skeleton.get()) != 0) return nullptr;
+    return skeleton;
+}
+
+struct LinkDeleter {
+    void operator()(bpf_link* link) const { bpf_link__destroy(link); }
+};
+using Link = std::unique_ptr<bpf_link, LinkDeleter>;
+
+Link attach_own_site(calibrate_bpf* skeleton, void (*function)()) {
+    const unsigned long offset = own_file_offset(reinterpret_cast<const void*>(function));
+    LIBBPF_OPTS(bpf_uprobe_multi_opts, options, .offsets = &offset, .cnt = 1);
+    return Link(bpf_program__attach_uprobe_multi(skeleton->progs.sb_probe_multi, getpid(),
+                                                 "/proc/self/exe", nullptr, &options));
+}
+
+void probe_uprobe_multi(Features& features) {
+    const Skeleton skeleton =
+        load_one([](calibrate_bpf* s) { return s->progs.sb_probe_multi; });
+    if (!skeleton) return;
+    for (const CalibrationSite& site : calibration_sites()) {
+        const Link link = attach_own_site(skeleton.get(), site.function);
+        if (!link) return;
+        features.uprobe_multi = true;
+        if (site.kind == elf::SiteKind::kEmulated) {
+            // Before "bpf: Fix uprobe multi pid filter check" (6.10) other threads went unseen.
+            const uint64_t before = skeleton->bss->hits;
+            std::thread(site.function).join();
+            features.uprobe_multi_pid = skeleton->bss->hits == before + 1;
+        }
+        if (site.kind == elf::SiteKind::kOptimizedNop) {
+            for (int i = 0; i < 10; ++i) site.function();
+            // "uprobes/x86: Add support to optimize uprobes" (6.18) turns int3 into a near call.
+            const auto* code = reinterpret_cast<const volatile unsigned char*>(site.function);
+            features.nop5_optimized = code[0] == 0xe8;
+        }
+    }
+}
+
+uint64_t effective_capabilities() {
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);)
+        if (line.rfind("CapEff:", 0) == 0) return std::strtoull(line.c_str() + 7, nullptr, 16);
+    return 0;
+}
+
+bool has_capability(int number) {
+    const uint64_t effective = effective_capabilities();
+    return (effective >> number & 1) != 0;
+}
+
+struct NeededCapability {
+    int number;
+    const char* name;
+    const char* purpose;
+};
+constexpr NeededCapability kNeeded[] = {
+    {CAP_BPF, "CAP_BPF", "load the BPF programs"},
+    {CAP_PERFMON, "CAP_PERFMON", "attach probes and hear of new mappings"},
+    {CAP_SYS_PTRACE, "CAP_SYS_PTRACE", "look into other processes"},
+};
+
+std::string kernel_release() {
+    utsname name{};
+    uname(&name);
+    return name.release;
+}
+
+std::string read_line(const char* path) {
+    std::ifstream file(path);
+    std::string line;
+    std::getline(file, line);
+    return line;
+}
+
+std::string lockdown_mode() {
+    const std::string line = read_line("/sys/kernel/security/lockdown");
+    const size_t open = line.find('['), close = line.find(']');
+    return open == std::string::npos || close == std::string::npos
+               ? ""
+               : line.substr(open + 1, close - open - 1);
+}
+
+constexpr const char* kGrantLine =
+    "sudo setcap cap_bpf,cap_perfmon,cap_sys_ptrace=ep \"$(readlink -f \"$(command -v speedbump)\")\"";
+
+} // namespace
+
+Features probe_features() {
+    const QuietLibbpf quiet;
+    Features features;
+    features.btf = access("/sys/kernel/btf/vmlinux", R_OK) == 0;
+    features.bpf = load_one([](calibrate_bpf* s) { return s->progs.sb_probe_perf; }) != nullptr;
+    features.sleepable_uprobe =
+        load_one([](calibrate_bpf* s) { return s->progs.sb_probe_perf_sleepable; }) != nullptr;
+    features.tracepoint_btf =
+        load_one([](calibrate_bpf* s) { return s->progs.sb_probe_tracepoint; }) != nullptr;
+    features.task_iterator =
+        load_one([](calibrate_bpf* s) { return s->progs.sb_probe_iterator; }) != nullptr;
+    probe_uprobe_multi(features);
+    features.mmap_events = MappingWatch::open().has_value();
+    features.kmod = access("/sys/kernel/speed_bump/targets", F_OK) == 0;
+
+    const char* without = std::getenv("SPEEDBUMP_WITHOUT");
+    std::stringstream names(without ? without : "");
+    for (std::string name; std::getline(names, name, ',');) {
+        if (name == "btf") features.btf = features.bpf = features.tracepoint_btf = false;
+        if (name == "bpf") features.bpf = false;
+        if (name == "sleepable") features.sleepable_uprobe = false;
+        if (name == "uprobe_multi") features.uprobe_multi = features.uprobe_multi_pid = false;
+        if (name == "uprobe_multi_pid") features.uprobe_multi_pid = false;
+        if (name == "mmap_events") features.mmap_events = false;
+        if (name == "nop5") features.nop5_optimized = false;
+    }
+    return features;
+}
+
+Result<void> require_attach_rights(const Features& features) {
+    for (const NeededCapability& needed : kNeeded) {
+        if (has_capability(needed.number) || has_capability(CAP_SYS_ADMIN)) continue;
+        return make_error(ErrorKind::kPermission, std::string(needed.name) +
+                                                      " is missing: it is needed to " +
+                                                      needed.purpose)
+            .with_hint(std::string("run as root (sudo), or grant it once: ") + kGrantLine);
+    }
+    if (!features.btf)
+        return make_error(ErrorKind::kUnsupported,
+                          "this kernel (" + kernel_release() +
+                              ") has no type information: /sys/kernel/btf/vmlinux is missing")
+            .with_hint("boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (those of Debian 12, "
+                       "Ubuntu 22.04 and later are)");
+    if (!features.bpf || !features.tracepoint_btf || !features.task_iterator) {
+        if (lockdown_mode() == "confidentiality")
+            return make_error(ErrorKind::kPermission,
+                              "kernel lockdown is in confidentiality mode, which forbids BPF to "
+                              "read kernel memory")
+                .with_hint("boot with lockdown=integrity; see kernel_lockdown(7)");
+        return make_error(ErrorKind::kUnsupported,
+                          "this kernel (" + kernel_release() + ") does not load the BPF programs")
+            .with_hint("Linux 6.1 or newer with CONFIG_BPF_EVENTS and CONFIG_UPROBE_EVENTS is "
+                       "needed; speedbump doctor tells which part is missing");
+    }
+    return {};
+}
+
+std::vector<Check> check_host(const Features& features) {
+    using State = Check::State;
+    std::vector<Check> checks;
+    const auto add = [&](std::string name, bool good, State otherwise, std::string detail,
+                         std::string remedy) {
+        checks.push_back({std::move(name), good ? State::kGood : otherwise, std::move(detail),
+                          good ? "" : std::move(remedy)});
+    };
+    checks.push_back({"kernel", State::kGood, "Linux " + kernel_release(), ""});
+    for (const NeededCapability& needed : kNeeded)
+        add(needed.name, has_capability(needed.number) || has_capability(CAP_SYS_ADMIN),
+            State::kBad, std::string("to ") + needed.purpose, kGrantLine);
+    add("BTF", features.btf, State::kBad,
+        features.btf ? "/sys/kernel/btf/vmlinux" : "no /sys/kernel/btf/vmlinux: nothing can load",
+        "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y");
+    const std::string lockdown = lockdown_mode();
+    add("lockdown", lockdown != "confidentiality", State::kBad,
+        lockdown.empty() ? "not in force" : "mode " + lockdown, "boot with lockdown=integrity");
+    add("uprobes from BPF", features.bpf, State::kBad,
+        features.bpf ? "programs load" : "a program that does nothing is refused",
+        "boot a kernel with CONFIG_UPROBE_EVENTS=y and CONFIG_BPF_EVENTS=y");
+    add("process tree", features.tracepoint_btf && features.task_iterator, State::kBad,
+        "BTF tracepoints and the task iterator", "boot Linux 6.1 or newer");
+    add("sleepable uprobes", features.sleepable_uprobe, State::kDegraded,
+        features.sleepable_uprobe ? "a delay holds up no RCU grace period"
+                                  : "long delays hold up RCU grace periods",
+        "Linux 6.1 or newer");
+    add("uprobe_multi", features.uprobe_multi, State::kDegraded,
+        features.uprobe_multi ? "many probes in one call"
+                              : "probes are attached one by one: slow with thousands",
+        "Linux 6.6 or newer");
+    add("uprobe_multi by process", features.uprobe_multi_pid, State::kDegraded,
+        features.uprobe_multi_pid
+            ? "processes outside the tree pay nothing"
+            : "other processes that map the same file pay for the breakpoint, without the delay",
+        "Linux 6.10 or newer");
+    add("optimised nop probes", features.nop5_optimized, State::kDegraded,
+        features.nop5_optimized ? "functions that begin with a 5-byte nop cost least"
+                                : "functions that begin with a 5-byte nop are single-stepped",
+        "Linux 6.18 or newer on x86-64");
+    add("mapping records", features.mmap_events, State::kBad,
+        features.mmap_events ? "libraries mapped later are picked up at once"
+                             : "libraries mapped later would go unseen",
+        "sudo sysctl kernel.perf_event_paranoid=2");
+    checks.push_back({"kernel module", features.kmod ? State::kGood : State::kUnknown,
+                      features.kmod ? "loaded" : "not loaded (not needed: BPF delays)", ""});
+    return checks;
+}
+
+Result<std::vector<CalibrationRow>> calibrate(const Features& features) {
+    if (auto rights = require_attach_rights(features); !rights) return std::move(rights).error();
+    auto engine = BpfEngine::load(features);
+    if (!engine) return std::move(engine).error();
+    if (auto floors = (*engine)->calibrate(); !floors) return std::move(floors).error();
+    using namespace std::chrono_literals;
+    return (*engine)->measure_accuracy({1us, 10us, 100us, 1ms});
+}
+
+} // namespace speedbump::engine

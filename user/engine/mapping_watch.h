@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "util/result.h"
+
+namespace speedbump::engine {
+
+// An executable mapping that some process of the system has just made.
+struct NewMapping {
+    pid_t pid = 0;
+    uint64_t inode = 0;
+    std::string path; // as the kernel prints it
+};
+
+// Hears of every new executable mapping (mmap, exec, mprotect) through the kernel's own side-band
+// records (perf_event_open(2): PERF_RECORD_MMAP2 of a dummy software event on each CPU): nothing is
+// polled, and no function call or system call of anyone gets slower.
+class MappingWatch {
+  public:
+    // Needs CAP_PERFMON.
+    static Result<std::unique_ptr<MappingWatch>> open();
+    ~MappingWatch();
+
+    int fd() const; // readable when drain() has something
+    // `lost` is set when records were dropped: look at all processes again.
+    std::vector<NewMapping> drain(bool& lost);
+
+  private:
+    struct Impl;
+    explicit MappingWatch(std::unique_ptr<Impl> impl);
+    std::unique_ptr<Impl> impl_;
+};
+
+} // namespace speedbump::engine
