@@ -72,6 +72,7 @@ struct Snapshot {
     std::vector<SkippedTarget> skipped;
     std::vector<size_t> unmatched_lines;
     engine::Floors floors;
+    std::string engine = "bpf"; // what delays the native targets: "bpf", "kmod"
     uint64_t lost_events = 0;
     uint64_t lost_counts = 0;
     uint64_t lost_members = 0;
