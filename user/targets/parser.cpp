@@ -100,9 +100,9 @@ class LineParser {
         size_t end = 0;
     };
     struct Half {
-        Span span;        // with the quotes
-        std::string text; // without
-        bool ok = true;   // false: an error was reported
+        Span span;         // with the quotes
+        std::string text;  // without
+        bool ok = true;    // false: an error was reported
     };
 
     bool check_bytes();
@@ -147,7 +147,7 @@ class LineParser {
     size_t number_;
     ErrorList& errors_;
     size_t at_ = 0;
-    size_t end_ = 0; // behind the last byte that is no white space
+    size_t end_ = 0;  // behind the last byte that is no white space
 };
 
 bool LineParser::check_bytes() {
@@ -225,10 +225,11 @@ void LineParser::parse_target(const Options& defaults, std::vector<TargetLine>& 
     const size_t colon = at_++;
     bool good = true;
     if (container.text.empty()) {
-        good = fail({container.span.begin, std::max(container.span.end, colon + 1)},
-                    is_native ? "Empty binary" : "Empty module pattern",
-                    is_native ? "a path, file name or soname, 'exe', or a glob before the ':'"
-                              : "a module name, file path or glob before the ':', such as '*'");
+        good = fail(
+            container.span.end > container.span.begin ? container.span : Span{colon, colon + 1},
+            is_native ? "Empty binary" : "Empty module pattern",
+            is_native ? "a path, file name or soname, 'exe', or a glob before the ':'"
+                      : "a module name, file path or glob before the ':', such as '*'");
     }
     const Half name = parse_name(line.world);
     if (!name.ok) return;
@@ -329,8 +330,8 @@ LineParser::Half LineParser::parse_name(World world) {
     const size_t begin = at_;
     const Span token = next_token();
     const std::string_view word = text(token);
-    constexpr std::array<std::string_view, 5> kStarts = {"delay=", "every=", "start=", "duration=",
-                                                         "pid="};
+    constexpr std::array<std::string_view, 5> kStarts = {
+        "delay=", "every=", "start=", "duration=", "pid="};
     const bool is_option =
         std::any_of(kStarts.begin(), kStarts.end(),
                     [word](std::string_view start) { return word.starts_with(start); }) ||
@@ -429,8 +430,8 @@ bool LineParser::parse_option(Span token, Options& given, World world) {
         uint64_t number = 0;
         const auto [stop, status] =
             std::from_chars(value.data(), value.data() + value.size(), number);
-        const bool is_good = all_digits(value) && status == std::errc() && number >= 1 &&
-                             number <= largest;
+        const bool is_good =
+            all_digits(value) && status == std::errc() && number >= 1 && number <= largest;
         if (!is_good) {
             return fail(value.empty() ? token : value_span,
                         fmt::format("bad {}: {} is no whole number from 1 up to {}", key,
@@ -459,7 +460,7 @@ bool LineParser::parse_unknown_option(Span token) {
     const std::string_view before = line_.substr(0, token.begin);
     const auto count = [before](char c) { return std::count(before.begin(), before.end(), c); };
     if (count('(') > count(')') || count('<') > count('>')) {
-        at_ = end_; // the rest is the rest of that signature
+        at_ = end_;  // the rest is the rest of that signature
         return fail(token, "unexpected " + quoted(word),
                     "quotes around a half that holds white space: +exe:\"ns::f(int, char)\"");
     }
@@ -467,16 +468,17 @@ bool LineParser::parse_unknown_option(Span token) {
         return fail(token, "bare number " + quoted(word),
                     fmt::format("delay={}ns; only a native target line takes a bare number", word));
     }
-    constexpr std::array<std::string_view, 5> kKeys = {"delay", "every", "start", "duration", "pid"};
+    constexpr std::array<std::string_view, 5> kKeys = {"delay", "every", "start", "duration",
+                                                       "pid"};
     if (std::find(kKeys.begin(), kKeys.end(), word) != kKeys.end()) {
-        at_ = end_; // what follows is most likely its value
+        at_ = end_;  // what follows is most likely its value
         return fail(token, "option " + quoted(word) + " has no value",
                     fmt::format("{}=VALUE, with no space around the '='", word));
     }
     return fail(token, "unknown option " + quoted(word), std::string(kAllOptions));
 }
 
-} // namespace
+}  // namespace
 
 ParseOutcome parse_targets(std::string_view text, std::string path) {
     ParseOutcome outcome;
@@ -519,11 +521,11 @@ Result<TargetsFile> load_targets(const std::string& path) {
         if (got < 0) return fail("read", errno);
         if (got == 0) break;
         text.append(buffer.data(), static_cast<size_t>(got));
-        if (text.size() > kMaxFileBytes) return refuse(too_big); // it grew, or has no stated size
+        if (text.size() > kMaxFileBytes) return refuse(too_big);  // it grew, or has no stated size
     }
     ParseOutcome outcome = parse_targets(text, path);
     if (outcome.errors.empty()) return std::move(outcome.file);
     return make_error(ErrorKind::kTargetsFile, format_diagnostics(path, outcome.errors));
 }
 
-} // namespace speedbump::targets
+}  // namespace speedbump::targets

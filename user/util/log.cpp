@@ -21,15 +21,19 @@ struct Style {
 
 Style style_of(Level level) {
     switch (level) {
-        case Level::kError: return {"error: ", "\033[1;31m"};
-        case Level::kWarning: return {"warning: ", "\033[1;33m"};
-        case Level::kInfo: return {"", ""};
-        case Level::kDebug: return {"debug: ", "\033[2m"};
+        case Level::kError:
+            return {"error: ", "\033[1;31m"};
+        case Level::kWarning:
+            return {"warning: ", "\033[1;33m"};
+        case Level::kInfo:
+            return {"", ""};
+        case Level::kDebug:
+            return {"debug: ", "\033[2m"};
     }
     return {"", ""};
 }
 
-} // namespace
+}  // namespace
 
 void set_level(Level level) {
     sink_level.store(level, std::memory_order_relaxed);
@@ -68,10 +72,10 @@ void write(Level level, std::string_view text) {
     while (done < line.size()) {
         const ssize_t written = ::write(STDERR_FILENO, line.data() + done, line.size() - done);
         if (written < 0 && errno == EINTR) continue;
-        if (written <= 0) break; // nowhere left to complain to
+        if (written <= 0) break;  // nowhere left to complain to
         done += static_cast<size_t>(written);
     }
     errno = saved_errno;
 }
 
-} // namespace speedbump::log
+}  // namespace speedbump::log

@@ -19,10 +19,18 @@ Level level();
 // Callable from any thread; errno is kept. Lines of TEXT after the first are written as they are.
 void write(Level level, std::string_view text);
 
-inline void error(std::string_view text) { write(Level::kError, text); }
-inline void warning(std::string_view text) { write(Level::kWarning, text); }
-inline void info(std::string_view text) { write(Level::kInfo, text); }
-inline void debug(std::string_view text) { write(Level::kDebug, text); }
+inline void error(std::string_view text) {
+    write(Level::kError, text);
+}
+inline void warning(std::string_view text) {
+    write(Level::kWarning, text);
+}
+inline void info(std::string_view text) {
+    write(Level::kInfo, text);
+}
+inline void debug(std::string_view text) {
+    write(Level::kDebug, text);
+}
 
 // Whether output to this descriptor should be coloured: CLICOLOR_FORCE set and not "0": yes; else
 // NO_COLOR set and not empty: no; else when it is a terminal and TERM is not "dumb".
@@ -31,4 +39,4 @@ bool use_colour(int fd);
 // The line that write() sends, colour as asked for.
 std::string format_line(Level level, std::string_view text, bool colour);
 
-} // namespace speedbump::log
+}  // namespace speedbump::log
