@@ -312,6 +312,29 @@ no_code: .long 1
     EXPECT_THAT(file->labels(), Contains(typeless->address + 1));
 }
 
+// Nothing calls the part that the compiler moved away; its parent jumps to it.
+TEST_F(SymbolsTest, ColdPartsAreNoFunctions) {
+    shop_.write("c.s", R"(
+        .text
+        .type f.cold, @function
+f.cold: ret
+        .size f.cold, .-f.cold
+        .type coldish, @function
+coldish: ret
+        .size coldish, .-coldish
+        .type g.colder, @function
+g.colder: ret
+        .size g.colder, .-g.colder
+        .section .note.GNU-stack,"",@progbits
+)");
+    shop_.run("gcc -shared c.s -o c.so -nostdlib");
+    auto file = shop_.open("c.so");
+    EXPECT_EQ(find_function(*file, "f.cold"), nullptr);
+    EXPECT_EQ(file->labels().size(), 1u);
+    EXPECT_NE(find_function(*file, "coldish"), nullptr);
+    EXPECT_NE(find_function(*file, "g.colder"), nullptr);
+}
+
 // From 65,280 sections on the numbers move into the first section header and SHT_SYMTAB_SHNDX. GNU
 // ld makes no such file, so one is made here: empty sections pushed in behind the real ones.
 TEST_F(SymbolsTest, ExtendedSectionNumbering) {

@@ -62,6 +62,14 @@ uint8_t rank_of(const Elf64_Sym& symbol, bool default_version, std::string_view 
     return static_cast<uint8_t>(rank);
 }
 
+// "f.cold", "f.cold.1": the unlikely part of a function, which its other part jumps to.
+bool is_cold_part(std::string_view name) {
+    size_t at = name.rfind(".cold");
+    if (at == std::string_view::npos || at == 0) return false;
+    name.remove_prefix(at + 5);
+    return name.empty() || name.front() == '.';
+}
+
 // Gathers candidates of all tables; owns the string tables that their names point into.
 class Collector {
   public:
@@ -122,7 +130,7 @@ class Collector {
                 default_version = symbol_name.substr(at).starts_with("@@");
                 symbol_name = symbol_name.substr(0, at);
             }
-            bool is_label = length == 0 || length == kMaxNameBytes ||
+            bool is_label = length == 0 || length == kMaxNameBytes || is_cold_part(symbol_name) ||
                             (!typed && (ELF64_ST_BIND(symbol.st_info) == STB_LOCAL ||
                                         symbol_name.starts_with('$')));
             candidates_.push_back({symbol.st_value, symbol.st_size, symbol_name,

@@ -45,7 +45,8 @@ struct Relocation {
 //
 // What counts as a function: defined FUNC and GNU_IFUNC symbols, and global or weak symbols
 // without a type in a section of code that lie inside no typed function (hand-written assembly).
-// All of them only where they point into an executable PT_LOAD.
+// All of them only where they point into an executable PT_LOAD. The part of a function that a
+// compiler moved away (f.cold) is none: nothing calls it.
 class ElfFile {
   public:
     // Reads the ELF file behind `fd`, which stays the caller's: a duplicate is kept, for code and
