@@ -138,6 +138,28 @@ std::vector<std::string> no_hit_warnings(const Snapshot& snapshot, const Targets
     return warnings;
 }
 
+Result<void> judge_matches(const Snapshot& snapshot, const TargetsFile& file,
+                           session::MissingPolicy policy) {
+    if (policy == session::MissingPolicy::kIgnore) return {};
+    const std::vector<std::string> unmatched = unmatched_warnings(snapshot, file);
+    std::string message;
+    if (policy == session::MissingPolicy::kError && !unmatched.empty()) {
+        message = "a line matches nothing (--missing=error)";
+    } else if (snapshot.targets.empty()) {
+        message = "no target matches anything in these processes";
+    } else {
+        return {};
+    }
+    for (const std::string& line : unmatched) message += "\n  " + line;
+    for (const session::SkippedTarget& one : snapshot.skipped) {
+        message +=
+            fmt::format("\n  skipped {}{}{}: {}", printable(one.container),
+                        one.name.empty() ? "" : ":", printable(one.name), printable(one.reason));
+    }
+    return make_error(ErrorKind::kNothingMatched, message)
+        .with_hint("'speedbump list --pid PID' prints the lines that would match");
+}
+
 std::vector<std::string> unmatched_warnings(const Snapshot& snapshot, const TargetsFile& file) {
     std::vector<std::string> warnings;
     for (const size_t index : snapshot.unmatched_lines) {

@@ -8,6 +8,7 @@
 
 #include "session/types.h"
 #include "targets/target.h"
+#include "util/result.h"
 
 // Sums over a session's counters: what text and JSON reports have in common. Pure functions.
 namespace speedbump::report {
@@ -66,6 +67,11 @@ std::string short_target_label(const session::Target& target);
 // One warning for each line that matched something of which nothing was ever called; it names the
 // likely causes. The snapshot is one taken some seconds after arming.
 std::vector<std::string> no_hit_warnings(const Snapshot& snapshot, const TargetsFile& file);
+// Whether a session may go on with what matched. kNothingMatched when no target matched (unless
+// the policy is to ignore that: a library may come later), or, under the policy kError, when a line
+// matched nothing; the message names the lines.
+Result<void> judge_matches(const Snapshot& snapshot, const TargetsFile& file,
+                           session::MissingPolicy policy);
 // One warning for each line that matched nothing.
 std::vector<std::string> unmatched_warnings(const Snapshot& snapshot, const TargetsFile& file);
 

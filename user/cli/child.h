@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "util/fd.h"
+#include "util/result.h"
+
+namespace speedbump::cli {
+
+// The file that a shell would run for `name`: itself when it holds a slash, else the first
+// executable of that name in $PATH. The error's errno is the one execvp would give.
+Result<std::string> find_program(const std::string& name);
+// 127 for a program that is not there, 126 for one that can't be run.
+int exit_status_of_exec_error(int error_number);
+
+// A child process that is held before exec until everything is attached. When this program dies
+// before release(), so does the child, without having run anything.
+class HeldChild {
+  public:
+    // Forks. Only while this program has a single thread.
+    static Result<HeldChild> start(const std::vector<std::string>& command);
+    HeldChild(HeldChild&& other) noexcept = default;
+    // A child that was never released ends and is reaped; one that runs is left alone.
+    ~HeldChild();
+
+    pid_t pid() const { return pid_; }
+    // Lets the child run its program; the error is exec's.
+    Result<void> release();
+    // The exit status as a shell tells it (128 + N for a signal), or nothing while it runs.
+    std::optional<int> poll();
+    // The same, after the end of the child.
+    int wait();
+
+  private:
+    HeldChild() = default;
+    pid_t pid_ = -1;
+    Fd channel_;  // none once it is released
+    std::optional<int> status_;
+};
+
+}  // namespace speedbump::cli

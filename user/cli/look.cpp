@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: MIT
+#include "cli/look.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "elf/demangle.h"
+#include "elf/symbols.h"
+#include "engine/features.h"
+#include "process/interpreter.h"
+#include "process/maps.h"
+#include "process/resolver.h"
+#include "process/tree.h"
+#include "targets/matcher.h"
+
+namespace speedbump::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// The value of one field of /proc/PID/status, or empty.
+std::string status_field(pid_t pid, const std::string& field) {
+    std::ifstream status(fmt::format("/proc/{}/status", pid));
+    for (std::string line; std::getline(status, line);) {
+        if (!line.starts_with(field + ":")) continue;
+        const size_t start = line.find_first_not_of(" \t", field.size() + 1);
+        return start == std::string::npos ? "" : line.substr(start);
+    }
+    return {};
+}
+
+std::string process_label(pid_t pid) {
+    return fmt::format("process {} ({})", pid, status_field(pid, "Name"));
+}
+
+std::vector<process::ListedProcess> list_proc() {
+    std::vector<process::ListedProcess> list;
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator("/proc", ignored)) {
+        const std::string name = entry.path().filename();
+        if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+        std::ifstream file(entry.path() / "stat");
+        std::stringstream content;
+        content << file.rdbuf();
+        const std::string text = content.str();
+        // The name in parentheses may hold anything, a parenthesis too.
+        const size_t end_of_name = text.rfind(')');
+        if (end_of_name == std::string::npos) continue;
+        process::ListedProcess process;
+        char state = 0;
+        std::istringstream(text.substr(end_of_name + 1)) >> state >> process.parent_tgid;
+        process.tgid = static_cast<uint32_t>(std::stoul(name));
+        process.pid = static_cast<pid_t>(process.tgid);
+        list.push_back(std::move(process));
+    }
+    return list;
+}
+
+bool selected(const std::string& glob, const std::string& path, const std::string& name) {
+    return targets::glob_match(glob, name) || targets::glob_match(glob, path + ":" + name) ||
+           targets::glob_match(glob, fs::path(path).filename().string() + ":" + name);
+}
+
+// Adds the functions of one mapped file; a file that is no ELF (a font, a locale) has none.
+void add_functions(pid_t pid, const process::Mapping& mapping, const std::string& glob,
+                   std::vector<report::ListedFunction>& functions) {
+    const auto fd = process::open_mapped_file(pid, mapping);
+    if (!fd) return;
+    elf::DebugSearch debug;
+    debug.root = fmt::format("/proc/{}/root", pid);
+    const auto file = elf::ElfFile::open(fd->get(), mapping.path, debug);
+    if (!file) return;
+    for (const elf::Function& function : (*file)->functions()) {
+        for (const std::string_view name : function.names) {
+            const elf::Demangled demangled =
+                elf::is_mangled(name) ? elf::demangle(name) : elf::Demangled{};
+            const bool matches = selected(glob, mapping.path, std::string(name)) ||
+                                 (!demangled.with_signature.empty() &&
+                                  (selected(glob, mapping.path, demangled.with_signature) ||
+                                   selected(glob, mapping.path, demangled.without_signature)));
+            if (!matches) continue;
+            functions.push_back({mapping.path, std::string(name), demangled.with_signature,
+                                 function.file_offset, function.size, function.is_ifunc});
+        }
+    }
+}
+
+}  // namespace
+
+std::vector<pid_t> with_descendants(const std::vector<pid_t>& pids) {
+    std::map<uint32_t, uint64_t> roots;
+    for (const pid_t pid : pids) roots[static_cast<uint32_t>(pid)] = 1;
+    std::vector<pid_t> result;
+    for (const auto& [tgid, bits] : process::descendants(list_proc(), {}, roots, true, 0)) {
+        result.push_back(static_cast<pid_t>(tgid));
+    }
+    return result;
+}
+
+Result<report::CheckReport> look_for_targets(const targets::TargetsFile& file,
+                                             const LookArguments& arguments) {
+    const engine::Features features = engine::probe_features();
+    elf::PlacementOptions placement;
+    placement.kernel_optimizes_nop5 = features.nop5_optimized;
+    placement.entry_only = arguments.entry_only;
+    process::Resolver resolver(file, placement);
+    report::CheckReport report;
+    auto take = [&](process::Findings findings) {
+        std::move(findings.matches.begin(), findings.matches.end(),
+                  std::back_inserter(report.matches));
+        std::move(findings.skipped.begin(), findings.skipped.end(),
+                  std::back_inserter(report.skipped));
+    };
+
+    for (const pid_t pid : arguments.pids) {
+        auto findings = resolver.look_at_process(pid);
+        if (!findings)
+            return std::move(findings).error().with_context(fmt::format("check {}", pid));
+        report.places.push_back(process_label(pid));
+        take(std::move(*findings));
+        take(resolver.look_at_named_files(fmt::format("/proc/{}/root", pid)));
+    }
+    const std::set<pid_t> roots(arguments.pids.begin(), arguments.pids.end());
+    if (arguments.follow_children && !roots.empty()) {
+        for (const pid_t pid : with_descendants(arguments.pids)) {
+            if (roots.contains(pid)) continue;
+            const std::string label = process_label(pid);
+            auto findings = resolver.look_at_process(pid);
+            if (!findings && findings.error().kind == ErrorKind::kNotFound) continue;  // it ended
+            if (!findings) return std::move(findings).error();
+            report.places.push_back(label);
+            take(std::move(*findings));
+        }
+    }
+    for (const std::string& executable : arguments.executables) {
+        std::error_code error;
+        const std::string path = fs::absolute(executable, error).lexically_normal();
+        auto findings = resolver.look_at_file(path, "", true);
+        if (!findings) return std::move(findings).error();
+        report.places.push_back("file " + path);
+        take(std::move(*findings));
+    }
+    if (arguments.pids.empty()) take(resolver.look_at_named_files(""));
+    report.unmatched_lines = resolver.unmatched_lines();
+    return report;
+}
+
+Result<std::vector<report::ListedFunction>> list_native_functions(const std::vector<pid_t>& pids,
+                                                                  const std::string& glob) {
+    std::vector<report::ListedFunction> functions;
+    std::set<std::pair<uint64_t, uint64_t>> seen;
+    for (const pid_t pid : pids) {
+        const auto mappings = process::read_maps(pid);
+        if (!mappings) return mappings.error();
+        for (const process::Mapping& mapping : *mappings) {
+            if (!mapping.executable || !seen.insert({mapping.device, mapping.inode}).second) {
+                continue;
+            }
+            add_functions(pid, mapping, glob, functions);
+        }
+    }
+    return functions;
+}
+
+std::vector<engine::Check> check_process(pid_t pid) {
+    using State = engine::Check::State;
+    const std::string name = fmt::format("process {}", pid);
+    if (::kill(pid, 0) != 0 && errno == ESRCH) {
+        return {{name, State::kBad, "there is no such process", "ps -e"}};
+    }
+    if (status_field(pid, "Kthread") == "1") {
+        return {{name, State::kBad, "is a kernel thread: it maps no files", ""}};
+    }
+    if (status_field(pid, "State").starts_with("Z")) {
+        return {{name, State::kBad, "is a zombie: it runs nothing any more", ""}};
+    }
+    std::vector<engine::Check> checks;
+    const auto mappings = process::read_maps(pid);
+    if (!mappings) {
+        return {{name, State::kBad, mappings.error().message,
+                 mappings.error().hint.empty() ? "sudo speedbump ..." : mappings.error().hint}};
+    }
+    checks.push_back({name, State::kGood,
+                      fmt::format("{}, {} file mappings can be read", status_field(pid, "Name"),
+                                  mappings->size()),
+                      ""});
+    const auto interpreters = process::find_interpreters(pid);
+    if (!interpreters) {
+        checks.push_back({name + " Python", State::kUnknown, interpreters.error().message,
+                          interpreters.error().hint});
+        return checks;
+    }
+    for (const process::Interpreter& interpreter : *interpreters) {
+        checks.push_back({name + " Python", interpreter.is_supported() ? State::kGood : State::kBad,
+                          interpreter.describe(),
+                          interpreter.is_supported() ? "" : "CPython 3.10 or later on glibc"});
+    }
+    return checks;
+}
+
+}  // namespace speedbump::cli

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "session/types.h"
+
+// Options that several commands share. A wrong value is refused while parsing (exit status 2).
+namespace speedbump::cli {
+
+struct OutputArguments {
+    bool json = false;
+    std::string file;  // empty: stdout
+    bool verbose = false;
+    bool quiet = false;
+};
+
+struct SessionArguments {
+    std::string targets_path;
+    session::SessionOptions session;
+    std::chrono::nanoseconds stats_interval = std::chrono::seconds(1);
+    OutputArguments output;
+};
+
+// An option whose value is a duration as in a targets file ("10us", "1.5s"), at most `longest`
+// where that is given.
+CLI::Option* add_duration(CLI::App& command, const std::string& names,
+                          std::optional<std::chrono::nanoseconds>& value,
+                          const std::string& description,
+                          std::optional<std::chrono::nanoseconds> longest = {});
+
+// --json, -o, -v, -q; also sets the level of the log.
+void add_output_options(CLI::App& command, OutputArguments& arguments);
+
+// TARGETS and everything that `attach` and `run` have in common.
+void add_session_options(CLI::App& command, SessionArguments& arguments);
+
+// -p/--pid, repeatable, also "1,2".
+CLI::Option* add_pids(CLI::App& command, std::vector<pid_t>& pids);
+
+}  // namespace speedbump::cli

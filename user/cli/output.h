@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "cli/options.h"
+#include "report/json.h"
+#include "report/table.h"
+#include "util/fd.h"
+#include "util/result.h"
+
+namespace speedbump::cli {
+
+// Where results go: stdout or the file of -o. On a terminal it can hold a table that is drawn over.
+class Output {
+  public:
+    static Result<Output> open(const OutputArguments& arguments);
+
+    const OutputArguments& arguments() const { return arguments_; }
+    // Whether a table may be redrawn in place.
+    bool animated() const;
+    // Colours and the terminal's size now.
+    report::Style style() const;
+
+    // Appends text; after a failure everything else is dropped and finish() tells.
+    void write(std::string_view text);
+    // A JSON document on a line of its own.
+    void write_line(std::string_view text);
+    // Draws over what the last redraw() drew.
+    void redraw(const std::string& text);
+    // Takes the redrawn table away, so that something else can be written.
+    void erase();
+    // kIo when something could not be written.
+    Result<void> finish();
+
+  private:
+    OutputArguments arguments_;
+    Fd file_;  // none: stdout
+    int error_number_ = 0;
+    size_t drawn_lines_ = 0;
+
+    int fd() const { return file_.valid() ? file_.get() : 1; }
+};
+
+// Host, kernel and version for a JSON document.
+report::Context make_context(const std::string& command);
+
+}  // namespace speedbump::cli

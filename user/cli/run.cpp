@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT
+#include <memory>
+
+#include "cli/child.h"
+#include "cli/command.h"
+#include "cli/exit_status.h"
+#include "cli/watch.h"
+#include "util/log.h"
+
+namespace speedbump::cli {
+
+namespace {
+
+Result<int> run(SessionArguments arguments, const std::vector<std::string>& program) {
+    if (program.empty()) {
+        return make_error(ErrorKind::kUsage, "run needs a program: run TARGETS -- CMD ARGS...");
+    }
+    if (const auto found = find_program(program[0]); !found) {
+        log::error(found.error().message);
+        return exit_status_of_exec_error(found.error().error_number);
+    }
+    // Before anything of BPF is open, so that the program inherits none of it.
+    auto child = HeldChild::start(program);
+    if (!child) return std::move(child).error();
+    auto signals = Signals::install_and_forward(child->pid());
+    if (!signals) return std::move(signals).error();
+    arguments.session.pids = {child->pid()};
+    arguments.session.run_command = program;
+
+    std::optional<int> exec_failure;
+    WatchHooks hooks;
+    hooks.after_arming = [&]() -> Result<void> {
+        auto released = child->release();
+        if (!released) exec_failure = exit_status_of_exec_error(released.error().error_number);
+        return released;
+    };
+    hooks.program_ended = [&] {
+        if (!child->poll()) return false;
+        signals->stop_forwarding();
+        return true;
+    };
+    hooks.stop_signal_ends = false;
+    const auto reason = watch_session(arguments, "run", *signals, hooks);
+    if (exec_failure) {
+        log::error(program[0] + ": " + reason.error().message);
+        return *exec_failure;
+    }
+    if (!reason) return reason.error();
+    return child->wait();
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Action& action, const std::vector<std::string>& program) {
+    auto arguments = std::make_shared<SessionArguments>();
+    CLI::App* command =
+        app.add_subcommand("run", "start a program slowed from its first instruction");
+    add_session_options(*command, *arguments);
+    command->footer(
+        "The program follows a \"--\": speedbump run [OPTIONS] TARGETS -- CMD ARGS...\n"
+        "The exit status is the program's own; 126 and 127 as in a shell, 128+N for signal N.\n"
+        "Examples:\n"
+        "  speedbump run targets.txt -- ./server --port 8080\n"
+        "  speedbump run --delay 20us -o result.json --json targets.txt -- make check");
+    command->final_callback([arguments, &action, &program] {
+        action = [arguments, &program] { return run(*arguments, program); };
+    });
+}
+
+}  // namespace speedbump::cli

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: MIT
+#include "cli/watch.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "report/text.h"
+#include "targets/parser.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+namespace speedbump::cli {
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+// After this time without a call, a line's targets are worth a warning.
+constexpr auto kNoHitAfter = std::chrono::seconds(5);
+constexpr auto kLongestWait = std::chrono::hours(1);
+
+// When the session ends by itself: --duration counts from --start.
+std::optional<nanoseconds> session_length(const targets::Options& defaults) {
+    if (!defaults.duration || defaults.duration->count() == 0) return std::nullopt;
+    return defaults.start.value_or(nanoseconds(0)) + *defaults.duration;
+}
+
+// The reporting side of one session.
+class Reporter {
+  public:
+    Reporter(const SessionArguments& arguments, Output& output, report::Context context)
+        : arguments_(arguments), output_(output), context_(std::move(context)) {}
+
+    void warn(const std::string& text) {
+        output_.erase();
+        log::warning(text);
+    }
+
+    void matched(const session::Snapshot& snapshot, const targets::TargetsFile& file) {
+        if (arguments_.output.json) {
+            output_.write_line(
+                report::attach_matched_json(context_, arguments_.session, snapshot, file));
+        } else if (!arguments_.output.quiet) {
+            output_.write(report::match_table(snapshot, file, output_.style()));
+        }
+    }
+
+    bool wants_samples() const { return arguments_.output.json || output_.animated(); }
+
+    void sample(const session::Snapshot& before, const session::Snapshot& now,
+                const targets::TargetsFile& file) {
+        if (arguments_.output.json) {
+            output_.write_line(report::attach_sample_json(before, now, file));
+        } else if (output_.animated()) {
+            output_.redraw(report::live_table(before, now, file, output_.style()));
+        }
+    }
+
+    void final(const session::Snapshot& snapshot, const targets::TargetsFile& file,
+               const std::string& reason) {
+        output_.erase();
+        if (arguments_.output.json) {
+            output_.write_line(
+                report::attach_final_json(context_, arguments_.session, snapshot, file, reason));
+        } else {
+            output_.write(
+                report::final_table(snapshot, file, output_.style(), arguments_.output.verbose));
+        }
+    }
+
+  private:
+    const SessionArguments& arguments_;
+    Output& output_;
+    report::Context context_;
+};
+
+// The loop between arming and the end. Gives why it ended.
+Result<std::string> watch_armed(session::Session& session, const SessionArguments& arguments,
+                                Reporter& reporter, Signals& signals, const WatchHooks& hooks) {
+    const Clock::time_point armed_at = Clock::now();
+    const std::optional<nanoseconds> length = session_length(arguments.session.defaults);
+    session::Snapshot before = session.snapshot();
+    Clock::time_point next_sample = armed_at + arguments.stats_interval;
+    bool may_warn_of_no_hits = !arguments.session.start_paused;
+    bool delays_ended = false;
+    while (true) {
+        if (hooks.program_ended()) return std::string("program-ended");
+        if (signals.stop_signal() != 0) {
+            if (hooks.stop_signal_ends) return std::string("interrupted");
+            if (!delays_ended) session.pause();
+            delays_ended = true;
+        }
+        const Clock::time_point now = Clock::now();
+        if (length && now >= armed_at + *length) {
+            if (hooks.stop_signal_ends) return std::string("duration");
+            if (!delays_ended) session.pause();
+            delays_ended = true;
+        }
+        if (now >= next_sample && (may_warn_of_no_hits || reporter.wants_samples())) {
+            session::Snapshot latest = session.snapshot();
+            reporter.sample(before, latest, session.file());
+            if (may_warn_of_no_hits && now >= armed_at + kNoHitAfter) {
+                may_warn_of_no_hits = false;
+                for (const std::string& text : report::no_hit_warnings(latest, session.file())) {
+                    reporter.warn(text);
+                }
+            }
+            before = std::move(latest);
+        }
+        while (next_sample <= now) next_sample += arguments.stats_interval;
+        Clock::time_point until = std::min<Clock::time_point>(next_sample, now + kLongestWait);
+        if (length && !delays_ended) until = std::min(until, armed_at + *length);
+        const auto timeout = std::chrono::ceil<milliseconds>(until - Clock::now());
+        const auto ran = session.run_for(std::max(timeout, milliseconds(0)), signals.fd());
+        signals.drain();
+        if (ran) continue;
+        if (hooks.program_ended()) return std::string("program-ended");
+        if (ran.error().kind == ErrorKind::kNotFound) return std::string("processes-ended");
+        return ran.error();
+    }
+}
+
+}  // namespace
+
+Result<std::string> watch_session(const SessionArguments& arguments, const std::string& command,
+                                  Signals& signals, const WatchHooks& hooks) {
+    auto file = targets::load_targets(arguments.targets_path);
+    if (!file) return std::move(file).error();
+    auto output = Output::open(arguments.output);
+    if (!output) return std::move(output).error();
+
+    std::optional<Reporter> reporter;
+    auto session = session::Session::attach(arguments.session, *file, [&](const std::string& text) {
+        if (reporter) {
+            reporter->warn(text);
+        } else {
+            log::warning(text);
+        }
+    });
+    if (!session) return std::move(session).error();
+
+    const session::Snapshot attached = (*session)->snapshot();
+    report::Context context = make_context(command);
+    context.engine = attached.engine;
+    reporter.emplace(arguments, *output, std::move(context));
+    reporter->matched(attached, (*session)->file());
+    const auto judged = report::judge_matches(attached, *file, arguments.session.missing);
+    if (!judged) return judged.error();
+    if (arguments.session.missing == session::MissingPolicy::kWarn) {
+        for (const std::string& text : report::unmatched_warnings(attached, *file)) {
+            reporter->warn(text);
+        }
+    }
+    if (signals.stop_signal() == 0 && !arguments.session.start_paused) (*session)->arm();
+    if (auto started = hooks.after_arming(); !started) return std::move(started).error();
+
+    auto reason = watch_armed(**session, arguments, *reporter, signals, hooks);
+    (*session)->pause();
+    const session::Snapshot total = (*session)->snapshot();
+    session->reset();
+    reporter->final(total, *file, reason ? *reason : "failed");
+    if (!reason) return reason;
+    if (total.targets.empty()) {
+        return make_error(ErrorKind::kNothingMatched, "no target matched anything");
+    }
+    if (auto written = output->finish(); !written) return std::move(written).error();
+    return reason;
+}
+
+}  // namespace speedbump::cli

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/exit_status.h"
+#include "util/log.h"
+
+namespace {
+
+using speedbump::Error;
+using speedbump::ErrorKind;
+
+// The errors of a targets file carry "FILE:LINE:COLUMN: error:" already, as compilers print them.
+void print_error(const Error& error) {
+    const bool is_diagnostics =
+        error.kind == ErrorKind::kTargetsFile && error.message.ends_with('\n');
+    if (is_diagnostics) {
+        std::fputs(error.message.c_str(), stderr);
+    } else {
+        speedbump::log::error(error.message);
+    }
+    if (!error.hint.empty()) std::fprintf(stderr, "speedbump: try: %s\n", error.hint.c_str());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    using namespace speedbump::cli;
+    std::vector<std::string> arguments(argv + 1, argv + argc);
+    // What follows "--" of `run` belongs to the program, whatever it looks like.
+    std::vector<std::string> program;
+    if (!arguments.empty() && arguments[0] == "run") {
+        const auto end = std::find(arguments.begin(), arguments.end(), "--");
+        if (end != arguments.end()) program.assign(end + 1, arguments.end());
+        arguments.erase(end, arguments.end());
+    }
+
+    Action action;
+    CLI::App app(
+        "Slow functions of running programs down by a known time, to see what they "
+        "matter for.",
+        "speedbump");
+    app.set_version_flag("--version", "speedbump " SPEEDBUMP_VERSION);
+    app.require_subcommand(1);
+    app.footer(
+        "A targets file names what to slow, a function a line:\n"
+        "  +exe:processCommand delay=20us\n"
+        "  +libcrypto.so*:EVP_* delay=5us every=10\n"
+        "  app.views:render delay=1ms\n"
+        "See speedbump(1).");
+    add_attach(app, action);
+    add_run(app, action, program);
+    add_check(app, action);
+    add_list(app, action);
+    add_doctor(app, action);
+    add_calibrate(app, action);
+    try {
+        std::reverse(arguments.begin(), arguments.end());  // the order that parse() takes
+        app.parse(arguments);
+    } catch (const CLI::ParseError& error) {
+        return app.exit(error) == 0 ? kDone : kWrongUsage;
+    }
+    const auto status = action();
+    if (status) return *status;
+    print_error(status.error());
+    return exit_status(status.error().kind);
+}
