@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT
+#include "session/outsiders.h"
+
+#include "process/maps.h"
+#include "util/clock.h"
+
+namespace speedbump::session {
+
+std::set<process::FileKey> mapped_of(pid_t pid, const std::set<process::FileKey>& files) {
+    std::set<process::FileKey> found;
+    const auto mappings = process::read_maps(pid);
+    if (!mappings) return found; // it is gone
+    for (const process::Mapping& mapping : *mappings) {
+        const process::FileKey key{mapping.device, mapping.inode};
+        if (mapping.executable && files.contains(key)) found.insert(key);
+    }
+    return found;
+}
+
+void OutsiderScan::advance(std::chrono::microseconds budget) {
+    const auto deadline = Clock::now() + budget;
+    while (running() && Clock::now() < deadline)
+        shared_.merge(mapped_of(outsiders_[next_++], files_));
+}
+
+} // namespace speedbump::session

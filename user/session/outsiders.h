@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <set>
+#include <vector>
+
+#include "process/resolver.h"
+
+namespace speedbump::session {
+
+// Finds out, a slice of time at a time, which of some files are also mapped by processes that do
+// not belong to the tree.
+class OutsiderScan {
+  public:
+    OutsiderScan() = default;
+    OutsiderScan(std::vector<pid_t> outsiders, std::set<process::FileKey> files)
+        : outsiders_(std::move(outsiders)), files_(std::move(files)) {}
+
+    bool running() const { return next_ < outsiders_.size() && shared_.size() < files_.size(); }
+    // Works for about `budget`.
+    void advance(std::chrono::microseconds budget);
+    const std::set<process::FileKey>& files() const { return files_; }
+    const std::set<process::FileKey>& shared() const { return shared_; }
+
+  private:
+    std::vector<pid_t> outsiders_;
+    std::set<process::FileKey> files_;
+    std::set<process::FileKey> shared_;
+    size_t next_ = 0;
+};
+
+// Which of `files` the process has mapped executable.
+std::set<process::FileKey> mapped_of(pid_t pid, const std::set<process::FileKey>& files);
+
+} // namespace speedbump::session

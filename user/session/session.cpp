@@ -1,0 +1,745 @@
+// SPDX-License-Identifier: MIT
+#include "session/session.h"
+
+#include <fmt/format.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <set>
+
+#include "engine/bpf_engine.h"
+#include "engine/features.h"
+#include "engine/mapping_watch.h"
+#include "process/resolver.h"
+#include "session/outsiders.h"
+#include "session/program_files.h"
+#include "session/reaper.h"
+#include "session/roots.h"
+#include "targets/matcher.h"
+#include "util/clock.h"
+
+namespace speedbump::session {
+
+using engine::Links;
+using engine::Probe;
+using engine::TargetSettings;
+using process::FileKey;
+using std::chrono::milliseconds;
+
+namespace {
+
+// A child that dies within this time is never worth probes of its own.
+constexpr auto kChildGrace = milliseconds(20);
+// Children probed at once, before they have lived that long, in a burst and per second after it.
+constexpr double kEagerBurst = 50;
+constexpr double kEagerPerSecond = 100;
+// Records of new mappings come in bursts: ld.so maps a library in several steps.
+constexpr auto kMappingSettle = milliseconds(3);
+// How long the loop works on the scan for outsiders before it looks at events again.
+constexpr auto kScanSlice = std::chrono::microseconds(3000);
+// A file that outsiders map is looked at again this often, in case they are gone.
+constexpr auto kRescan = std::chrono::seconds(10);
+// The longest sleep: events that wake nobody are collected at least this often.
+constexpr auto kTick = milliseconds(200);
+
+struct Member {
+    uint32_t tgid = 0;
+    pid_t pid = 0;
+    std::string command;
+    uint64_t roots = 0;
+    bool alive = true;
+    std::set<FileKey> files; // with targets, that it has mapped
+};
+
+// One file with targets, and how it is probed. Narrow: each member has probes of its own, and
+// nobody else pays for them, but a new child runs unprobed until the session has heard of it.
+// Wide: one set of probes for whoever maps the file, children included from their first
+// instruction; right as long as no process outside the tree maps it.
+struct TargetFile {
+    std::vector<Probe> probes;
+    bool wide = false;
+    Links wide_links;
+    std::map<uint32_t, Links> narrow; // by tgid
+};
+
+} // namespace
+
+struct Session::Impl {
+    SessionOptions options;
+    targets::TargetsFile file;
+    std::function<void(const std::string&)> warn;
+    engine::Features features;
+    std::unique_ptr<engine::BpfEngine> bpf;
+    std::unique_ptr<engine::MappingWatch> mappings;
+    std::unique_ptr<process::Resolver> resolver;
+    Roots roots;
+    Fd epoll;
+
+    std::vector<Target> targets;
+    std::map<FileKey, TargetFile> files;
+    std::vector<FileKey> file_of; // of each target
+    std::map<std::pair<FileKey, uint64_t>, uint32_t> target_of; // (file, entry) -> index
+    std::vector<SkippedTarget> skipped;
+    engine::Floors floors;
+    std::map<uint32_t, Member> members; // by tgid, dead ones too
+    std::map<std::pair<uint32_t, uint32_t>, engine::Counts> folded; // (target, tgid) of dead ones
+
+    uint64_t armed_at_ns = 0;
+    OutsiderScan scan;
+    Clock::time_point last_scan{};
+    bool forked_since_scan = true;
+    struct Newborn {
+        uint32_t tgid;
+        Clock::time_point born;
+    };
+    std::deque<Newborn> newborn;
+    double eager_tokens = kEagerBurst;
+    Clock::time_point tokens_at = Clock::now();
+    std::set<pid_t> mapped_lately;
+    Clock::time_point mapped_since{};
+    uint64_t lost_events_told = 0;
+
+    Reaper reaper; // last: its probes go before the engine they lead to
+
+    // --- beginning
+    Result<void> build_tree();
+    Result<void> find_targets();
+
+    // --- targets and probes
+    void take(Member& member, process::Findings&& findings);
+    uint32_t add_target(const process::NativeMatch& match);
+    void describe(Target& target) const;
+    Result<void> configure(uint32_t index);
+    bool may_be_narrow() const { return features.uprobe_multi_pid || !features.uprobe_multi; }
+    Result<void> probe_member(Member& member, const FileKey& key);
+    Result<void> probe_all_files(Member& member);
+    void widen(const FileKey& key);
+    void narrow(const FileKey& key);
+    void refused(const std::vector<engine::RefusedProbe>& probes);
+    std::string attach_path(const FileKey& key) const {
+        return "/proc/self/fd/" + std::to_string(resolver->descriptor(key));
+    }
+
+    // --- events
+    void look_at(Member& member);
+    void handle(const engine::TreeEvent& event);
+    void handle_mappings();
+    void probe_newborns();
+    void advance_scan();
+    void update_wake();
+    void forget_member(Member& member);
+    void drop_probes(uint32_t tgid);
+    Clock::duration longest_sleep() const;
+};
+
+Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Session::~Session() {
+    impl_->bpf->arm(false); // ends the delays in flight, for which taking probes out would wait
+    std::vector<Links> all;
+    for (auto& [key, target_file] : impl_->files) {
+        all.push_back(std::move(target_file.wide_links));
+        for (auto& [tgid, links] : target_file.narrow) all.push_back(std::move(links));
+    }
+    Links::release_all(std::move(all));
+}
+
+const targets::TargetsFile& Session::file() const { return impl_->file; }
+
+// --- beginning
+
+Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options,
+                                                 const targets::TargetsFile& file,
+                                                 std::function<void(const std::string&)> warn) {
+    auto impl = std::make_unique<Impl>();
+    impl->options = options;
+    impl->file = file;
+    impl->warn = std::move(warn);
+    impl->features = engine::probe_features();
+    if (auto rights = engine::require_attach_rights(impl->features); !rights)
+        return std::move(rights).error();
+    if (options.engine == EngineChoice::kKmod)
+        return make_error(ErrorKind::kUnsupported, "the kernel module is not loaded")
+            .with_hint("load it (kmod/README.md), or use --engine=bpf");
+
+    rlimit open_files{};
+    if (getrlimit(RLIMIT_NOFILE, &open_files) == 0) { // a probe set is a descriptor
+        open_files.rlim_cur = open_files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &open_files);
+    }
+
+    auto bpf = engine::BpfEngine::load(impl->features);
+    if (!bpf) return std::move(bpf).error();
+    impl->bpf = std::move(*bpf);
+    if (impl->features.mmap_events) {
+        auto mappings = engine::MappingWatch::open();
+        if (!mappings) return std::move(mappings).error();
+        impl->mappings = std::move(*mappings);
+    } else {
+        impl->warn("this host tells nothing of new mappings: libraries that are loaded later "
+                   "stay unslowed (speedbump doctor)");
+    }
+    auto floors = impl->bpf->calibrate();
+    if (!floors) return std::move(floors).error();
+    impl->floors = *floors;
+
+    impl->epoll = Fd(epoll_create1(EPOLL_CLOEXEC));
+    if (!impl->epoll.valid()) return errno_error("epoll_create1", errno);
+    for (const int fd : {impl->bpf->event_fd(), impl->mappings ? impl->mappings->fd() : -1}) {
+        epoll_event event{};
+        event.events = EPOLLIN;
+        event.data.fd = fd;
+        if (fd >= 0 && epoll_ctl(impl->epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+            return errno_error("epoll_ctl", errno);
+    }
+
+    if (auto built = impl->build_tree(); !built) return std::move(built).error();
+    if (auto found = impl->find_targets(); !found) return std::move(found).error();
+    return std::unique_ptr<Session>(new Session(std::move(impl)));
+}
+
+// The tree, complete although processes fork meanwhile: forks are recorded from before the list is
+// read until every process of the list is a member, after which the kernel side adds their
+// children by itself.
+Result<void> Session::Impl::build_tree() {
+    bpf->follow_children(options.follow_children);
+    if (options.cgroup) {
+        auto id = cgroup_id(*options.cgroup);
+        if (!id) return std::move(id).error();
+        bpf->set_cgroup(*id, kSessionRoot);
+    }
+    bpf->record_edges(true);
+    auto listed = bpf->list_processes();
+    if (!listed) return std::move(listed).error();
+    auto found = find_roots(options, file, *listed, bpf->own_tgid());
+    if (!found) return std::move(found).error();
+    roots = std::move(*found);
+    for (const process::ListedProcess& process : *listed)
+        if (process.in_cgroup && process.tgid != bpf->own_tgid())
+            roots.bits[process.tgid] |= kSessionRoot;
+
+    std::vector<process::ForkEdge> edges;
+    std::vector<engine::TreeEvent> events;
+    std::map<uint32_t, uint64_t> added;
+    for (;;) {
+        const auto tree = process::descendants(*listed, edges, roots.bits, options.follow_children,
+                                               bpf->own_tgid());
+        bool grew = false;
+        for (const auto& [tgid, bits] : tree) {
+            uint64_t& have = added[tgid];
+            if ((have & bits) == bits) continue;
+            if (auto done = bpf->add_member(tgid, bits); !done) return done;
+            have |= bits;
+            grew = true;
+        }
+        for (engine::TreeEvent& event : bpf->drain_events()) {
+            if (event.type == engine::TreeEvent::Type::kEdge) {
+                edges.push_back({event.parent_tgid, event.tgid});
+                listed->push_back({event.tgid, event.parent_tgid, event.pid, event.start_time,
+                                   false, false, event.command});
+                grew = true;
+            } else {
+                events.push_back(std::move(event));
+            }
+        }
+        if (!grew) break;
+    }
+    bpf->record_edges(false);
+
+    for (const process::ListedProcess& process : *listed) {
+        const auto bits = added.find(process.tgid);
+        if (bits == added.end()) continue;
+        // One that ended before it was added has no exit to come any more.
+        if (access(("/proc/" + std::to_string(process.pid)).c_str(), F_OK) != 0) {
+            bpf->remove_member(process.tgid);
+            continue;
+        }
+        members[process.tgid] = {process.tgid, process.pid, process.command, bits->second, true,
+                                 {}};
+    }
+    for (const engine::TreeEvent& event : events) handle(event);
+    if (members.empty())
+        return make_error(ErrorKind::kNotFound, options.cgroup && options.pids.empty()
+                                                    ? "no process is in cgroup " + *options.cgroup
+                                                    : "the process ended before it was attached");
+    return {};
+}
+
+Result<void> Session::Impl::find_targets() {
+    elf::PlacementOptions placement;
+    placement.kernel_optimizes_nop5 = features.nop5_optimized;
+    placement.entry_only = options.entry_only;
+    resolver = std::make_unique<process::Resolver>(file, placement);
+
+    for (auto& [tgid, member] : members) {
+        if (!member.alive) continue;
+        auto findings = resolver->look_at_process(member.pid);
+        if (!findings) {
+            if (findings.error().kind == ErrorKind::kNotFound) continue; // its exit is on the way
+            if (findings.error().kind == ErrorKind::kPermission)
+                return std::move(findings)
+                    .error()
+                    .with_context(fmt::format("look at process {} ({})", member.pid,
+                                              member.command))
+                    .with_hint("CAP_SYS_PTRACE is needed to look into the processes of others: "
+                               "run as root (sudo)");
+            return std::move(findings).error();
+        }
+        take(member, std::move(*findings));
+    }
+    if (!options.run_command.empty()) {
+        auto program = program_files(options.run_command);
+        if (!program) return std::move(program).error();
+        Member& child = members.begin()->second;
+        const auto look = [&](const std::string& path, bool executable) {
+            if (auto findings = resolver->look_at_file(path, "", executable))
+                take(child, std::move(*findings));
+        };
+        look(program->executable, true);
+        for (const std::string& library : program->libraries) look(library, false);
+    }
+    // Paths that nothing maps yet are probed now, so that their first call is slowed already.
+    std::set<std::string> roots_seen;
+    for (auto& [tgid, member] : members) {
+        std::string root = fmt::format("/proc/{}/root", member.pid);
+        char target[4096];
+        const ssize_t length = readlink(root.c_str(), target, sizeof(target));
+        if (length < 0 || !roots_seen.insert(std::string(target, static_cast<size_t>(length))).second)
+            continue;
+        process::Findings findings = resolver->look_at_named_files(root);
+        const std::set<FileKey> named = findings.files;
+        take(member, std::move(findings));
+        for (auto& [other_tgid, other] : members) other.files.insert(named.begin(), named.end());
+    }
+    for (auto& [tgid, member] : members)
+        if (auto probed = probe_all_files(member); !probed) return probed;
+    update_wake();
+    return {};
+}
+
+// --- targets and probes
+
+void Session::Impl::describe(Target& target) const {
+    const targets::Options& own = file.lines[target.line_index].options;
+    const targets::Options& general = options.defaults;
+    const auto choose = [](const auto& first, const auto& second, auto otherwise) {
+        return first ? *first : second ? *second : otherwise;
+    };
+    target.settings.delay = choose(own.delay, general.delay, targets::kDefaultDelay);
+    target.settings.every = choose(own.every, general.every, uint64_t{1});
+    target.settings.start = choose(own.start, general.start, nanoseconds(0));
+    target.settings.duration = choose(own.duration, general.duration, nanoseconds(0));
+    target.settings.root_mask = kSessionRoot;
+    if (own.pid) target.settings.root_mask = roots.mask_of_pid.at(*own.pid);
+    target.below_floor =
+        target.settings.delay.count() > 0 &&
+        target.settings.delay < floors.by_kind[static_cast<size_t>(target.site.kind)];
+}
+
+Result<void> Session::Impl::configure(uint32_t index) {
+    return bpf->configure(index, targets[index].settings, armed_at_ns,
+                          files[file_of[index]].wide);
+}
+
+uint32_t Session::Impl::add_target(const process::NativeMatch& match) {
+    const auto index = static_cast<uint32_t>(targets.size());
+    Target target;
+    target.world = targets::World::kNative;
+    target.line_index = match.line_index;
+    target.container = match.path;
+    target.name = match.name;
+    target.entry_offset = match.entry_offset;
+    target.site = match.site;
+    describe(target);
+    targets.push_back(std::move(target));
+    file_of.push_back(match.file);
+    target_of[{match.file, match.entry_offset}] = index;
+    return index;
+}
+
+void Session::Impl::take(Member& member, process::Findings&& findings) {
+    member.files.insert(findings.files.begin(), findings.files.end());
+    std::map<FileKey, std::vector<Probe>> fresh;
+    for (const process::NativeMatch& match : findings.matches) {
+        if (target_of.contains({match.file, match.entry_offset})) continue;
+        const uint32_t index = add_target(match);
+        if (auto done = configure(index); !done) {
+            warn(done.error().message);
+            continue;
+        }
+        fresh[match.file].push_back({index, match.site.file_offset, match.site.kind});
+    }
+    for (process::Skipped& skip : findings.skipped)
+        skipped.push_back({std::move(skip.path), std::move(skip.name),
+                           skip.line_index == SIZE_MAX ? std::nullopt
+                                                       : std::optional(skip.line_index),
+                           std::move(skip.reason)});
+    // A file that is probed already gets the new ones added wherever it is.
+    for (auto& [key, probes] : fresh) {
+        TargetFile& target_file = files[key];
+        target_file.probes.insert(target_file.probes.end(), probes.begin(), probes.end());
+        std::vector<engine::RefusedProbe> failed;
+        if (target_file.wide) {
+            if (auto links = bpf->attach_wide(attach_path(key), probes, failed))
+                target_file.wide_links.append(std::move(*links));
+        }
+        for (auto& [tgid, present] : target_file.narrow) {
+            if (auto links = bpf->attach_narrow(attach_path(key), probes, members[tgid].pid, failed))
+                present.append(std::move(*links));
+        }
+        refused(failed);
+    }
+}
+
+void Session::Impl::refused(const std::vector<engine::RefusedProbe>& probes) {
+    for (const engine::RefusedProbe& failed : probes) {
+        const Target& target = targets[failed.probe.target];
+        const bool told = std::any_of(skipped.begin(), skipped.end(), [&](const auto& skip) {
+            return skip.container == target.container && skip.name == target.name;
+        });
+        if (told) continue;
+        skipped.push_back({target.container, target.name, target.line_index,
+                           fmt::format("the kernel refuses a probe at 0x{:x} ({}): {}",
+                                       failed.probe.file_offset, target.site.instruction,
+                                       std::strerror(failed.error_number))});
+    }
+}
+
+Result<void> Session::Impl::probe_member(Member& member, const FileKey& key) {
+    TargetFile& target_file = files[key];
+    if (target_file.probes.empty() || target_file.wide || target_file.narrow.contains(member.tgid))
+        return {};
+    if (!may_be_narrow()) { // this kernel filters by thread: all or nothing
+        widen(key);
+        return {};
+    }
+    std::vector<engine::RefusedProbe> failed;
+    auto links = bpf->attach_narrow(attach_path(key), target_file.probes, member.pid, failed);
+    if (!links) {
+        if (links.error().kind == ErrorKind::kNotFound) return {}; // it has ended
+        return std::move(links).error().with_context(
+            fmt::format("process {} ({})", member.pid, member.command));
+    }
+    refused(failed);
+    target_file.narrow[member.tgid] = std::move(*links);
+    return {};
+}
+
+Result<void> Session::Impl::probe_all_files(Member& member) {
+    for (const FileKey& key : member.files)
+        if (auto probed = probe_member(member, key); !probed) return probed;
+    return {};
+}
+
+void Session::Impl::widen(const FileKey& key) {
+    TargetFile& target_file = files[key];
+    if (target_file.wide) return;
+    std::vector<engine::RefusedProbe> failed;
+    auto links = bpf->attach_wide(attach_path(key), target_file.probes, failed);
+    if (!links) {
+        warn("cannot probe a file for all its processes: " + links.error().message);
+        return;
+    }
+    refused(failed);
+    target_file.wide_links = std::move(*links);
+    target_file.wide = true;
+    // Both sets of probes are in place; each target changes from one to the other at once.
+    for (const Probe& probe : target_file.probes) (void)configure(probe.target);
+    for (auto& [tgid, narrow_links] : target_file.narrow) reaper.release(std::move(narrow_links));
+    target_file.narrow.clear();
+}
+
+void Session::Impl::narrow(const FileKey& key) {
+    TargetFile& target_file = files[key];
+    if (!target_file.wide || !may_be_narrow()) return;
+    target_file.wide = false;
+    for (auto& [tgid, member] : members)
+        if (member.alive && member.files.contains(key)) (void)probe_member(member, key);
+    for (const Probe& probe : target_file.probes) (void)configure(probe.target);
+    reaper.release(std::move(target_file.wide_links));
+}
+
+void Session::Impl::drop_probes(uint32_t tgid) {
+    for (auto& [key, target_file] : files) {
+        const auto own = target_file.narrow.find(tgid);
+        if (own == target_file.narrow.end()) continue;
+        reaper.release(std::move(own->second));
+        target_file.narrow.erase(own);
+    }
+}
+
+// --- events
+
+void Session::Impl::look_at(Member& member) {
+    auto findings = resolver->look_at_process(member.pid);
+    if (!findings) return; // gone, or going: its exit tells
+    take(member, std::move(*findings));
+    if (auto probed = probe_all_files(member); !probed) warn(probed.error().message);
+}
+
+void Session::Impl::forget_member(Member& member) {
+    member.alive = false;
+    drop_probes(member.tgid);
+}
+
+void Session::Impl::handle(const engine::TreeEvent& event) {
+    using Type = engine::TreeEvent::Type;
+    switch (event.type) {
+        case Type::kFork:
+        case Type::kJoin: {
+            Member& member = members[event.tgid];
+            const auto parent = members.find(event.parent_tgid);
+            member = {event.tgid, event.pid, event.command, event.roots, true, {}};
+            if (parent != members.end()) member.files = parent->second.files;
+            forked_since_scan = true;
+            if (event.type == Type::kJoin)
+                look_at(member);
+            else
+                newborn.push_back({event.tgid, Clock::now()});
+            break;
+        }
+        case Type::kExec: {
+            const auto found = members.find(event.tgid);
+            if (found == members.end()) break;
+            found->second.command = event.command;
+            found->second.files.clear();
+            drop_probes(event.tgid); // they went with the old memory
+            look_at(found->second);
+            break;
+        }
+        case Type::kExit:
+        case Type::kLeave: {
+            const auto found = members.find(event.tgid);
+            if (found == members.end()) break;
+            const std::set<FileKey> mapped = found->second.files;
+            forget_member(found->second);
+            if (event.type == Type::kLeave)
+                for (const FileKey& key : mapped) narrow(key);
+            break;
+        }
+        case Type::kEdge:
+            break; // recorded while the tree was built only
+    }
+}
+
+void Session::Impl::handle_mappings() {
+    bool lost = false;
+    for (const engine::NewMapping& mapping : mappings->drain(lost)) {
+        if (mapped_lately.empty()) mapped_since = Clock::now();
+        mapped_lately.insert(mapping.pid);
+    }
+    if (lost)
+        for (auto& [tgid, member] : members)
+            if (member.alive) mapped_lately.insert(member.pid);
+    if (mapped_lately.empty() || Clock::now() - mapped_since < kMappingSettle) return;
+
+    std::set<FileKey> wide_files;
+    for (const auto& [key, target_file] : files)
+        if (target_file.wide) wide_files.insert(key);
+    for (const pid_t pid : std::exchange(mapped_lately, {})) {
+        const auto member = std::find_if(members.begin(), members.end(), [&](const auto& entry) {
+            return entry.second.pid == pid && entry.second.alive;
+        });
+        if (member != members.end()) {
+            look_at(member->second);
+        } else if (pid != getpid()) {
+            for (const FileKey& key : mapped_of(pid, wide_files)) narrow(key);
+        }
+    }
+    update_wake();
+}
+
+// Children that are born one by one are probed at once; in a storm of forks only those that live
+// on, so that following the tree does not slow it down.
+void Session::Impl::probe_newborns() {
+    const auto now = Clock::now();
+    eager_tokens = std::min(
+        kEagerBurst, eager_tokens + kEagerPerSecond *
+                                        std::chrono::duration<double>(now - tokens_at).count());
+    tokens_at = now;
+    while (!newborn.empty()) {
+        const Newborn next = newborn.front();
+        const auto found = members.find(next.tgid);
+        if (found != members.end() && found->second.alive) {
+            const bool grown = now - next.born >= kChildGrace;
+            if (!grown && eager_tokens < 1) break;
+            if (!grown) eager_tokens -= 1;
+            if (auto probed = probe_all_files(found->second); !probed) warn(probed.error().message);
+        }
+        newborn.pop_front();
+    }
+    update_wake();
+}
+
+// Once the tree is probed narrowly, files that no outsider maps are changed to wide probes.
+void Session::Impl::advance_scan() {
+    if (!options.follow_children || !mappings) return;
+    if (!scan.running() && !scan.files().empty()) {
+        for (const FileKey& key : scan.files())
+            if (!scan.shared().contains(key)) widen(key);
+        scan = {};
+        last_scan = Clock::now();
+        forked_since_scan = false;
+        update_wake();
+        return;
+    }
+    if (scan.running()) {
+        scan.advance(kScanSlice);
+        return;
+    }
+    if (!forked_since_scan && Clock::now() - last_scan < kRescan) return;
+    if (last_scan != Clock::time_point{} && Clock::now() - last_scan < kRescan) return;
+    std::set<FileKey> candidates;
+    for (const auto& [key, target_file] : files)
+        if (!target_file.wide && !target_file.probes.empty()) candidates.insert(key);
+    last_scan = Clock::now();
+    forked_since_scan = false;
+    if (candidates.empty()) return;
+    auto listed = bpf->list_processes();
+    if (!listed) return;
+    std::vector<pid_t> outsiders;
+    for (const process::ListedProcess& process : *listed)
+        if (!process.kernel_thread && process.pid != getpid() &&
+            bpf->member_roots(process.tgid) == 0)
+            outsiders.push_back(process.pid);
+    scan = OutsiderScan(std::move(outsiders), std::move(candidates));
+}
+
+void Session::Impl::update_wake() {
+    const bool narrow_files = std::any_of(files.begin(), files.end(), [](const auto& entry) {
+        return !entry.second.wide && !entry.second.probes.empty();
+    });
+    bpf->wake_on_fork(narrow_files && eager_tokens >= 1);
+}
+
+Clock::duration Session::Impl::longest_sleep() const {
+    if (scan.running() || !scan.files().empty()) return milliseconds(0);
+    if (!mapped_lately.empty()) return kMappingSettle;
+    if (!newborn.empty()) return kChildGrace;
+    return kTick;
+}
+
+Result<void> Session::run_for(milliseconds timeout, int wake_fd) {
+    const auto deadline = Clock::now() + timeout;
+    if (wake_fd >= 0) {
+        epoll_event event{};
+        event.events = EPOLLIN;
+        event.data.fd = wake_fd;
+        if (epoll_ctl(impl_->epoll.get(), EPOLL_CTL_ADD, wake_fd, &event) != 0 && errno != EEXIST)
+            return errno_error("epoll_ctl", errno);
+    }
+    for (;;) {
+        const auto left = std::max<Clock::duration>(deadline - Clock::now(), Clock::duration(0));
+        const auto sleep = std::min(left, impl_->longest_sleep());
+        epoll_event ready[8];
+        const int count =
+            epoll_wait(impl_->epoll.get(), ready, 8,
+                       static_cast<int>(std::chrono::ceil<milliseconds>(sleep).count()));
+        if (count < 0 && errno != EINTR) return errno_error("epoll_wait", errno);
+        for (const engine::TreeEvent& event : impl_->bpf->drain_events()) impl_->handle(event);
+        if (impl_->mappings) impl_->handle_mappings();
+        impl_->probe_newborns();
+        impl_->advance_scan();
+        if (impl_->bpf->lost_events() != impl_->lost_events_told) {
+            impl_->lost_events_told = impl_->bpf->lost_events();
+            impl_->warn("events of the process tree were lost; some processes may be unslowed");
+        }
+        if (impl_->bpf->member_count() == 0 && !impl_->options.cgroup)
+            return make_error(ErrorKind::kNotFound, "no process of the tree is left");
+        for (int i = 0; i < count; ++i)
+            if (ready[i].data.fd == wake_fd) return {};
+        if (Clock::now() >= deadline) return {};
+    }
+}
+
+// --- control
+
+void Session::arm() {
+    if (impl_->armed_at_ns == 0) {
+        impl_->armed_at_ns = monotonic_ns();
+        for (uint32_t index = 0; index < impl_->targets.size(); ++index) {
+            const TargetSettings& settings = impl_->targets[index].settings;
+            if (settings.start.count() > 0 || settings.duration.count() > 0)
+                (void)impl_->configure(index);
+        }
+    }
+    impl_->bpf->arm(true);
+}
+
+void Session::pause() { impl_->bpf->arm(false); }
+void Session::resume() { arm(); }
+
+size_t Session::set(const std::string& pattern, const targets::Options& change) {
+    const targets::Pattern glob{pattern.empty() ? "*" : pattern, true};
+    size_t changed = 0;
+    for (uint32_t index = 0; index < impl_->targets.size(); ++index) {
+        Target& target = impl_->targets[index];
+        const std::string& line = impl_->file.lines[target.line_index].original;
+        const std::string name = target.container + ":" + target.name;
+        if (!targets::matches(glob, target.name) && !targets::matches(glob, name) &&
+            line != pattern)
+            continue;
+        engine::TargetSettings& settings = target.settings;
+        if (change.delay) settings.delay = *change.delay;
+        if (change.every) settings.every = *change.every;
+        if (change.start) settings.start = *change.start;
+        if (change.duration) settings.duration = *change.duration;
+        target.below_floor =
+            settings.delay.count() > 0 &&
+            settings.delay < impl_->floors.by_kind[static_cast<size_t>(target.site.kind)];
+        if (impl_->configure(index)) ++changed;
+    }
+    return changed;
+}
+
+Snapshot Session::snapshot() {
+    Impl& self = *impl_;
+    for (const engine::TreeEvent& event : self.bpf->drain_events()) self.handle(event);
+    Snapshot snapshot;
+    snapshot.taken_at = std::chrono::system_clock::now();
+    if (self.armed_at_ns != 0)
+        snapshot.since_armed = nanoseconds(monotonic_ns() - self.armed_at_ns);
+    snapshot.armed = self.bpf->armed();
+    snapshot.targets = self.targets;
+    snapshot.skipped = self.skipped;
+    snapshot.unmatched_lines = self.resolver->unmatched_lines();
+    snapshot.floors = self.floors;
+    snapshot.lost_events = self.bpf->lost_events();
+    snapshot.lost_counts = self.bpf->lost_counts();
+    snapshot.lost_members = self.bpf->lost_members();
+
+    std::map<std::pair<uint32_t, uint32_t>, engine::Counts> sums = self.folded;
+    for (const engine::Counts& counts : self.bpf->read_counts()) {
+        const auto tgid = static_cast<uint32_t>(counts.process);
+        const std::pair<uint32_t, uint32_t> key{counts.target, tgid};
+        const auto add = [&counts](engine::Counts& to) {
+            to.target = counts.target;
+            to.process = counts.process;
+            to.hits += counts.hits;
+            to.delays += counts.delays;
+            to.requested += counts.requested;
+            to.measured += counts.measured;
+        };
+        add(sums[key]);
+        // The counters of one that has ended make room for those of others.
+        const auto member = self.members.find(tgid);
+        if (member != self.members.end() && !member->second.alive) {
+            add(self.folded[key]);
+            self.bpf->forget_counts(counts.target, tgid);
+        }
+    }
+    for (auto& [key, counts] : sums) {
+        const auto member = self.members.find(key.second);
+        if (member != self.members.end()) counts.process = member->second.pid;
+        snapshot.counts.push_back(counts);
+    }
+    for (const auto& [tgid, member] : self.members)
+        snapshot.processes.push_back({member.pid, member.command, member.alive});
+    return snapshot;
+}
+
+} // namespace speedbump::session
