@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: MIT
+// Prints the figures of the native engine, each with its rival or its plain counterpart measured in
+// the same run, interleaved; medians with half the interquartile range.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "session/session.h"
+#include "targets/parser.h"
+#include "util/clock.h"
+#include "util/fd.h"
+
+using namespace speedbump;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Sample {
+    std::vector<double> values;
+    double median() const {
+        std::vector<double> sorted = values;
+        std::sort(sorted.begin(), sorted.end());
+        return sorted[sorted.size() / 2];
+    }
+    double spread() const {
+        std::vector<double> sorted = values;
+        std::sort(sorted.begin(), sorted.end());
+        return (sorted[sorted.size() * 3 / 4] - sorted[sorted.size() / 4]) / 2;
+    }
+    std::string text(double unit = 1) const {
+        return fmt::format("{:.1f} +- {:.1f}", median() / unit, spread() / unit);
+    }
+};
+
+[[noreturn]] void fail(const std::string& what) {
+    fmt::print(stderr, "bench: {}\n", what);
+    std::exit(1);
+}
+
+// A bench_target process that is asked questions over pipes.
+class Target {
+  public:
+    explicit Target(const std::string& path) {
+        int to[2], from[2];
+        if (pipe2(to, O_CLOEXEC) != 0 || pipe2(from, O_CLOEXEC) != 0) fail("pipe");
+        posix_spawn_file_actions_t actions;
+        posix_spawn_file_actions_init(&actions);
+        posix_spawn_file_actions_adddup2(&actions, to[0], 0);
+        posix_spawn_file_actions_adddup2(&actions, from[1], 1);
+        char* arguments[] = {const_cast<char*>(path.c_str()), nullptr};
+        if (posix_spawn(&pid_, path.c_str(), &actions, nullptr, arguments, environ) != 0)
+            fail("cannot start " + path);
+        posix_spawn_file_actions_destroy(&actions);
+        close(to[0]);
+        close(from[1]);
+        to_ = fdopen(to[1], "w");
+        from_ = fdopen(from[0], "r");
+    }
+    Target(const Target&) = delete;
+    Target& operator=(const Target&) = delete;
+    ~Target() {
+        fclose(to_);
+        fclose(from_);
+        waitpid(pid_, nullptr, 0);
+    }
+    double ask(const std::string& question) {
+        fmt::print(to_, "{}\n", question);
+        fflush(to_);
+        double answer = -1;
+        if (fscanf(from_, "%lf", &answer) != 1) fail("the target died at: " + question);
+        return answer;
+    }
+    double calls(const std::string& name, long count) {
+        return ask(fmt::format("calls {} {}", name, count));
+    }
+    pid_t pid() const { return pid_; }
+
+  private:
+    pid_t pid_ = -1;
+    FILE* to_ = nullptr;
+    FILE* from_ = nullptr;
+};
+
+std::unique_ptr<session::Session> attach(pid_t pid, const std::string& text) {
+    auto parsed = targets::parse_targets(text, "bench");
+    if (!parsed.errors.empty()) fail(targets::format_diagnostics("bench", parsed.errors));
+    session::SessionOptions options;
+    options.pids = {pid};
+    auto attached = session::Session::attach(options, parsed.file, [](const std::string&) {});
+    if (!attached) fail(attached.error().message);
+    (*attached)->arm();
+    return std::move(*attached);
+}
+
+// Lets the session settle: the change to wide probes, events of the start.
+void settle(session::Session& session) {
+    if (auto ran = session.run_for(300ms); !ran) fail(ran.error().message);
+}
+
+// bpftrace with one counting probe on a process, until destruction.
+class Bpftrace {
+  public:
+    Bpftrace(const std::string& program, pid_t target) {
+        int ends[2];
+        if (pipe2(ends, O_CLOEXEC) != 0) fail("pipe");
+        posix_spawn_file_actions_t actions;
+        posix_spawn_file_actions_init(&actions);
+        posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
+        posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
+        const std::string number = std::to_string(target);
+        const char* arguments[] = {"bpftrace", "-p", number.c_str(), "-e", program.c_str(),
+                                   nullptr};
+        if (posix_spawnp(&pid_, "bpftrace", &actions, nullptr, const_cast<char**>(arguments),
+                         environ) != 0)
+            fail("bpftrace is not installed");
+        posix_spawn_file_actions_destroy(&actions);
+        close(ends[1]);
+        const Fd reader(ends[0]);
+        char text[256];
+        if (read(reader.get(), text, sizeof(text)) <= 0) fail("bpftrace attached nothing");
+        std::this_thread::sleep_for(300ms);
+    }
+    Bpftrace(const Bpftrace&) = delete;
+    Bpftrace& operator=(const Bpftrace&) = delete;
+    ~Bpftrace() {
+        kill(pid_, SIGINT);
+        waitpid(pid_, nullptr, 0);
+    }
+
+  private:
+    pid_t pid_ = -1;
+};
+
+void cost_per_hit(const std::string& path) {
+    struct Row {
+        std::string name;
+        Sample plain, ours, theirs;
+    };
+    std::vector<Row> rows{{"nop5", {}, {}, {}},
+                          {"push", {}, {}, {}},
+                          {"endbr64", {}, {}, {}},
+                          {"mov", {}, {}, {}},
+                          {"leaf", {}, {}, {}}};
+    Target target(path);
+    for (int round = 0; round < 5; ++round) {
+        for (Row& row : rows) {
+            row.plain.values.push_back(target.calls(row.name, 200000));
+            {
+                auto session = attach(target.pid(), "+exe:bench_" + row.name + " delay=0ns\n");
+                settle(*session);
+                target.calls(row.name, 1000);
+                row.ours.values.push_back(target.calls(row.name, 20000));
+            }
+            {
+                const Bpftrace other(
+                    "uprobe:" + path + ":bench_" + row.name + " { @calls = count(); }",
+                    target.pid());
+                target.calls(row.name, 1000);
+                row.theirs.values.push_back(target.calls(row.name, 20000));
+            }
+        }
+    }
+    fmt::print("\nCost of a call with a probe of delay 0, ns\n");
+    fmt::print("{:10} {:>16} {:>20} {:>22} {:>8}\n", "function", "plain", "speedbump",
+               "bpftrace count()", "ratio");
+    for (const Row& row : rows)
+        fmt::print("{:10} {:>16} {:>20} {:>22} {:>8.2f}\n", row.name, row.plain.text(),
+                   row.ours.text(), row.theirs.text(), row.ours.median() / row.theirs.median());
+    fmt::print("single-stepped entry (mov) against an emulated one (push): {:.2f} times here, "
+               "{:.2f} times with bpftrace\n",
+               rows[3].ours.median() / rows[1].ours.median(),
+               rows[3].theirs.median() / rows[1].theirs.median());
+}
+
+void net_error(const std::string& path) {
+    Target target(path);
+    fmt::print("\nNet delay per call, ns\n{:10} {:>10} {:>24} {:>10} {:>8}\n", "function", "asked",
+               "added", "error", "%");
+    for (const std::string name : {"nop5", "push", "endbr64", "mov", "leaf"}) {
+        for (const long asked : {1000L, 10000L, 100000L, 1000000L}) {
+            Sample added;
+            const double plain = target.calls(name, 1'000'000);
+            auto session =
+                attach(target.pid(), fmt::format("+exe:bench_{} delay={}ns\n", name, asked));
+            const auto snapshot = session->snapshot();
+            if (snapshot.targets.empty()) fail("no target");
+            if (snapshot.targets[0].below_floor) {
+                fmt::print("{:10} {:>10} {:>24}\n", name, asked, "below the floor");
+                continue;
+            }
+            settle(*session);
+            const long calls = std::clamp(100'000'000L / asked, 50L, 20000L);
+            for (int round = 0; round < 9; ++round) {
+                session->pause();
+                session->resume();
+                added.values.push_back(target.calls(name, calls));
+            }
+            const double error = added.median() - plain - static_cast<double>(asked);
+            fmt::print("{:10} {:>10} {:>24} {:>+10.0f} {:>8.2f}\n", name, asked, added.text(),
+                       error, 100 * error / static_cast<double>(asked));
+        }
+    }
+}
+
+void outsider(const std::string& path) {
+    Target inside(path), outside(path);
+    Sample plain, beside;
+    for (int round = 0; round < 9; ++round) {
+        plain.values.push_back(outside.calls("push", 2'000'000));
+        auto session = attach(inside.pid(), "+exe:bench_push delay=10us\n");
+        settle(*session);
+        beside.values.push_back(outside.calls("push", 2'000'000));
+    }
+    fmt::print("\nA process outside the tree, ns a call: {} without, {} with a session elsewhere "
+               "({:+.2f})\n",
+               plain.text(), beside.text(), beside.median() - plain.median());
+}
+
+void attach_many(const std::string& path) {
+    fmt::print("\nAttach and detach, ms (from the command to armed; from the end to detached), and "
+               "the longest time the target stood still\n");
+    fmt::print("{:>8} {:>20} {:>20} {:>20}\n", "symbols", "attach", "detach", "pause");
+    for (const auto& [symbols, pattern] : std::vector<std::pair<std::string, std::string>>{
+             {"1", "many_5000"}, {"100", "many_50[0-9][0-9]"}, {"10000", "many_*"}}) {
+        Sample attached, detached, paused;
+        for (int round = 0; round < 5; ++round) {
+            Target target(path);
+            target.ask("gap 1");
+            std::this_thread::sleep_for(50ms);
+            const auto begin = Clock::now();
+            auto session = attach(target.pid(), "+exe:" + pattern + " delay=0ns\n");
+            attached.values.push_back(
+                std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
+            settle(*session);
+            const auto end = Clock::now();
+            session.reset();
+            detached.values.push_back(
+                std::chrono::duration<double, std::milli>(Clock::now() - end).count());
+            paused.values.push_back(target.ask("longest") / 1e6);
+        }
+        fmt::print("{:>8} {:>20} {:>20} {:>20}\n", symbols, attached.text(), detached.text(),
+                   paused.text());
+    }
+}
+
+void tree_cost(const std::string& path) {
+    constexpr long kForks = 10000;
+    Target target(path);
+    Sample plain, inside;
+    for (int round = 0; round < 5; ++round) {
+        plain.values.push_back(target.ask(fmt::format("forks {}", kForks)));
+        auto session = attach(target.pid(), "+exe:bench_push delay=1us\n");
+        settle(*session);
+        std::atomic<bool> stop{false};
+        std::thread loop([&] {
+            while (!stop)
+                if (!session->run_for(50ms)) return;
+        });
+        inside.values.push_back(target.ask(fmt::format("forks {}", kForks)));
+        stop = true;
+        loop.join();
+    }
+    fmt::print("\nfork + exit + wait, us, {} of them: {} without, {} inside a tree ({:+.1f} %)\n",
+               kForks, plain.text(1000), inside.text(1000),
+               100 * (inside.median() / plain.median() - 1));
+}
+
+} // namespace
+
+int main(int count, char** arguments) {
+    if (count < 2) {
+        fmt::print(stderr, "usage: native_bench BENCH_TARGET [cost|error|outsider|attach|tree]...\n");
+        return 2;
+    }
+    const std::string path = arguments[1];
+    const std::vector<std::pair<std::string, std::function<void(const std::string&)>>> parts{
+        {"cost", cost_per_hit},
+        {"error", net_error},
+        {"outsider", outsider},
+        {"attach", attach_many},
+        {"tree", tree_cost}};
+    for (const auto& [name, part] : parts)
+        if (count == 2 || std::find(arguments + 2, arguments + count, name) != arguments + count)
+            part(path);
+    return 0;
+}
