@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: MIT
+# bash completion of speedbump: source this file, or put it into
+# /usr/share/bash-completion/completions/ as "speedbump".
+
+_speedbump() {
+    local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
+    local command=${COMP_WORDS[1]-} word options
+    local output='--json --output --verbose --quiet --help'
+    local session='--no-children --paused --entry-only --delay --every --start --duration
+        --engine --missing --stats'
+    COMPREPLY=()
+
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        mapfile -t COMPREPLY < <(compgen -W \
+            'attach run check list doctor calibrate --help --version' -- "$current")
+        return
+    fi
+    if [ "$command" = run ]; then
+        # behind "--" stands a command line of its own
+        for ((word = 2; word < COMP_CWORD; word++)); do
+            if [ "${COMP_WORDS[word]}" = -- ]; then
+                if [ "$((word + 1))" -eq "$COMP_CWORD" ]; then
+                    mapfile -t COMPREPLY < <(compgen -c -- "$current")
+                else
+                    mapfile -t COMPREPLY < <(compgen -f -- "$current")
+                fi
+                return
+            fi
+        done
+    fi
+    case $previous in
+    -p | --pid)
+        mapfile -t COMPREPLY < <(compgen -W "$(cd /proc && echo [0-9]*)" -- "$current")
+        return
+        ;;
+    --engine)
+        mapfile -t COMPREPLY < <(compgen -W 'auto bpf kmod' -- "$current")
+        return
+        ;;
+    --missing)
+        mapfile -t COMPREPLY < <(compgen -W 'error warn ignore' -- "$current")
+        return
+        ;;
+    --delay | --start | --duration | --stats | --every) return ;;
+    --cgroup)
+        mapfile -t COMPREPLY < <(compgen -d -- "$current")
+        return
+        ;;
+    esac
+    if [[ $current == -* ]]; then
+        case $command in
+        attach) options="--pid --cgroup $session $output" ;;
+        run) options="$session $output" ;;
+        check) options="--pid --no-children --exe --entry-only $output" ;;
+        list | doctor) options="--pid $output" ;;
+        calibrate) options="$output" ;;
+        *) options= ;;
+        esac
+        mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
+        return
+    fi
+    mapfile -t COMPREPLY < <(compgen -f -- "$current")
+}
+complete -o filenames -F _speedbump speedbump
