@@ -1,0 +1,220 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# Installs the packages of the distribution that speedbump needs and this host lacks.
+#
+#   scripts/setup.sh [GROUP...]     GROUP: build test demo bench vm all; default: build test
+#
+# For Debian 12 and 13 and Ubuntu 24.04, as root or with sudo. Does nothing when nothing is missing.
+# Services that the packages bring (redis, nginx) are not started.
+set -euo pipefail
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() {
+    say "$*"
+    exit 1
+}
+
+[ -r /etc/os-release ] || die "no /etc/os-release: install the packages named in this script by hand"
+# shellcheck source=/dev/null
+. /etc/os-release
+distribution=$ID
+codename=${VERSION_CODENAME:-}
+case " $distribution ${ID_LIKE:-} " in
+*" debian "*) ;;
+*) die "$PRETTY_NAME has no apt: install the packages named in this script by hand" ;;
+esac
+
+# --- what is needed, by group
+
+# libbpf 1.3 is needed; it and what it is built with must come from one suite.
+versioned="libbpf-dev libelf-dev libdw-dev bpftool"
+minimum_libbpf="1:1.3"
+
+packages_of() {
+    case $1 in
+    build)
+        echo "$versioned" \
+            clang llvm g++ cmake ninja-build ccache pkg-config git binutils libc6-dev \
+            libcli11-dev nlohmann-json3-dev libfmt-dev libzydis-dev libiberty-dev libboost-dev \
+            liblzma-dev zlib1g-dev libcap-dev python3-dev pybind11-dev
+        ;;
+    test)
+        echo libgtest-dev libgmock-dev clang-format shellcheck mandoc strace python3 \
+            python3-pytest redis-server redis-tools nginx apache2-utils gcc procps \
+            util-linux zsh fish
+        ;;
+    demo) echo redis-server redis-tools python3 procps ;;
+    bench) echo bpftrace linux-perf apache2-utils wrk redis-server redis-tools nginx ;;
+    vm)
+        echo qemu-system-x86 busybox-static cpio kmod make gcc bc flex bison libssl-dev \
+            libelf-dev debootstrap
+        ;;
+    *) die "unknown group '$1': build test demo bench vm all" ;;
+    esac
+}
+
+# The name that this distribution gives to a package.
+local_name() {
+    case $distribution:$1 in
+    ubuntu:linux-perf) echo linux-tools-generic ;;
+    ubuntu:bpftool)
+        if has_candidate bpftool; then echo bpftool; else echo linux-tools-generic; fi
+        ;;
+    *) echo "$1" ;;
+    esac
+}
+
+# --- helpers
+
+has_candidate() { LC_ALL=C apt-cache policy "$1" 2>/dev/null | grep -q '^  Candidate: [^(]'; }
+
+is_installed() {
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ] || return 1
+    [ "$1" != libbpf-dev ] ||
+        dpkg --compare-versions "$(dpkg-query -W -f '${Version}' libbpf-dev)" ge "$minimum_libbpf"
+}
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        die "must be root, or have sudo, to run: $*"
+    fi
+}
+
+apt_get() {
+    as_root env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 \
+        apt-get -q -y -o DPkg::Lock::Timeout=600 -o Dpkg::Use-Pty=0 "$@" </dev/null
+}
+
+# The host's own source of packages for its release, with another suite in it: whatever mirror and
+# key the host uses, the backports come from there too.
+source_with_suite() {
+    local suite=$1 file
+    for file in /etc/apt/sources.list.d/*.sources; do
+        [ -r "$file" ] || continue
+        awk -v RS= -v code="$codename" -v suite="$suite" '
+            $0 ~ "(^|\n)Enabled:[ \t]*no" { next }
+            $0 ~ "(^|\n)Types:[^\n]*deb" && $0 ~ "(^|\n)Suites:([^\n]*[ \t])?" code "([ \t\n]|$)" {
+                sub("Suites:[^\n]*", "Suites: " suite)
+                sub("Types:[^\n]*", "Types: deb")
+                print
+                exit
+            }' "$file"
+    done | awk -v RS= 'NR == 1' >"$2.sources"
+    if [ -s "$2.sources" ]; then
+        echo sources
+        return
+    fi
+    for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
+        [ -r "$file" ] || continue
+        sed -nE "s/^[[:space:]]*(deb[[:space:]]+(\[[^]]*\][[:space:]]+)?[^[:space:]]+[[:space:]]+)$codename([[:space:]]+.*)$/\1$suite\3/p" "$file"
+    done | head -n 1 >"$2.list"
+    [ -s "$2.list" ] && echo list
+}
+
+has_suite() { LC_ALL=C apt-cache policy libbpf-dev | grep -q "$1/"; }
+
+add_backports() {
+    local suite=$1 form
+    if has_suite "$suite"; then return; fi
+    say "updating the package lists"
+    apt_get update >&2
+    if has_suite "$suite"; then return; fi
+    form=$(source_with_suite "$suite" "$scratch/backports") ||
+        die "found no source for $codename under /etc/apt: add $suite by hand"
+    say "adding $suite as /etc/apt/sources.list.d/speedbump-backports.$form"
+    as_root install -m 644 "$scratch/backports.$form" \
+        "/etc/apt/sources.list.d/speedbump-backports.$form"
+    apt_get update >&2
+    has_suite "$suite" || die "no libbpf-dev in $suite after adding it"
+}
+
+# --- what is missing
+
+scratch=$(mktemp -d)
+made_policy=
+running_before=
+cleanup() {
+    [ -z "$made_policy" ] || as_root rm -f /usr/sbin/policy-rc.d
+    rm -rf "$scratch"
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+groups=("$@")
+[ ${#groups[@]} -gt 0 ] || groups=(build test)
+[ "${groups[*]}" != all ] || groups=(build test demo bench vm)
+
+missing=()
+for group in "${groups[@]}"; do
+    wanted=$(packages_of "$group")
+    for package in $wanted; do
+        name=$(local_name "$package")
+        case " ${missing[*]-} " in *" $name "*) continue ;; esac
+        is_installed "$name" || missing+=("$name")
+    done
+done
+
+# Ubuntu's bpftool of linux-tools-common only works for the running kernel's own package; any
+# version can make a skeleton.
+link_bpftool() {
+    local real
+    if bpftool version >/dev/null 2>&1 || /usr/sbin/bpftool version >/dev/null 2>&1; then return; fi
+    real=$(find /usr/lib/linux-tools* -name bpftool 2>/dev/null | sort -V | tail -n 1)
+    [ -n "$real" ] || die "no working bpftool: install the linux-tools package of any kernel"
+    say "linking $real as /usr/local/sbin/bpftool"
+    as_root ln -sf "$real" /usr/local/sbin/bpftool
+}
+
+if [ ${#missing[@]} -eq 0 ]; then
+    case " ${groups[*]} " in *" build "*) link_bpftool ;; esac
+    exit 0
+fi
+
+say "$PRETTY_NAME lacks: ${missing[*]}"
+
+# --- install
+
+# Packages must not start their services: a benchmark or a test starts its own.
+if [ ! -e /usr/sbin/policy-rc.d ]; then
+    printf '#!/bin/sh\nexit 101\n' >"$scratch/policy-rc.d"
+    as_root install -m 755 "$scratch/policy-rc.d" /usr/sbin/policy-rc.d
+    made_policy=yes
+fi
+services="redis-server nginx apache2"
+is_active() { [ -d /run/systemd/system ] && systemctl is-active --quiet "$1" 2>/dev/null; }
+for service in $services; do
+    if is_active "$service"; then running_before+=" $service"; fi
+done
+
+from_backports=()
+others=()
+for package in "${missing[@]}"; do
+    case " $versioned " in
+    *" $package "*) from_backports+=("$package") ;;
+    *) others+=("$package") ;;
+    esac
+done
+if [ ${#from_backports[@]} -gt 0 ] && [ "$codename" = bookworm ]; then
+    add_backports bookworm-backports
+    # All together: a libdw-dev of the release does not fit a libelf1 of the backports.
+    # shellcheck disable=SC2086
+    apt_get install --no-install-recommends -t bookworm-backports $versioned >&2
+else
+    say "updating the package lists"
+    apt_get update >&2
+    others+=("${from_backports[@]}")
+fi
+if [ ${#others[@]} -gt 0 ]; then
+    apt_get install --no-install-recommends "${others[@]}" >&2
+fi
+for service in $services; do
+    case "$running_before " in *" $service "*) continue ;; esac
+    if is_active "$service"; then as_root systemctl disable --now "$service" >&2; fi
+done
+case " ${groups[*]} " in *" build "*) link_bpftool ;; esac
+say "done"
