@@ -26,7 +26,7 @@ void print_error(const Error& error) {
     if (!error.hint.empty()) std::fprintf(stderr, "speedbump: try: %s\n", error.hint.c_str());
 }
 
-}  // namespace
+} // namespace
 
 int main(int argc, char** argv) {
     using namespace speedbump::cli;
@@ -59,7 +59,7 @@ int main(int argc, char** argv) {
     add_doctor(app, action);
     add_calibrate(app, action);
     try {
-        std::reverse(arguments.begin(), arguments.end());  // the order that parse() takes
+        std::reverse(arguments.begin(), arguments.end()); // the order that parse() takes
         app.parse(arguments);
     } catch (const CLI::ParseError& error) {
         return app.exit(error) == 0 ? kDone : kWrongUsage;

@@ -103,4 +103,4 @@ inline void expect_golden(const std::string& name, const std::string& text) {
     EXPECT_EQ(text, expected.str()) << "SPEEDBUMP_UPDATE_GOLDEN=1 accepts the new text";
 }
 
-}  // namespace speedbump::report::testing
+} // namespace speedbump::report::testing

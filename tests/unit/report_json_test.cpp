@@ -160,5 +160,5 @@ TEST(CalibrateText, Golden) {
     expect_golden("calibrate.txt", calibrate_text({row}, {}));
 }
 
-}  // namespace
-}  // namespace speedbump::report::testing
+} // namespace
+} // namespace speedbump::report::testing

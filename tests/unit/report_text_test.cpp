@@ -215,5 +215,5 @@ TEST(Judge, FollowsThePolicy) {
     EXPECT_TRUE(judge_matches(none, sample_file(), MissingPolicy::kIgnore));
 }
 
-}  // namespace
-}  // namespace speedbump::report::testing
+} // namespace
+} // namespace speedbump::report::testing

@@ -17,7 +17,7 @@ Result<int> attach(const SessionArguments& arguments) {
     return int{kDone};
 }
 
-}  // namespace
+} // namespace
 
 void add_attach(CLI::App& app, Action& action) {
     auto arguments = std::make_shared<SessionArguments>();
@@ -38,4 +38,4 @@ void add_attach(CLI::App& app, Action& action) {
         [arguments, &action] { action = [arguments] { return attach(*arguments); }; });
 }
 
-}  // namespace speedbump::cli
+} // namespace speedbump::cli

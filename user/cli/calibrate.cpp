@@ -29,7 +29,7 @@ Result<int> calibrate(const OutputArguments& arguments) {
     return int{kDone};
 }
 
-}  // namespace
+} // namespace
 
 void add_calibrate(CLI::App& app, Action& action) {
     auto arguments = std::make_shared<OutputArguments>();
@@ -41,4 +41,4 @@ void add_calibrate(CLI::App& app, Action& action) {
         [arguments, &action] { action = [arguments] { return calibrate(*arguments); }; });
 }
 
-}  // namespace speedbump::cli
+} // namespace speedbump::cli

@@ -38,7 +38,7 @@ Result<int> check(const CheckArguments& arguments) {
     return int{kDone};
 }
 
-}  // namespace
+} // namespace
 
 void add_check(CLI::App& app, Action& action) {
     auto arguments = std::make_shared<CheckArguments>();
@@ -66,4 +66,4 @@ void add_check(CLI::App& app, Action& action) {
         [arguments, &action] { action = [arguments] { return check(*arguments); }; });
 }
 
-}  // namespace speedbump::cli
+} // namespace speedbump::cli

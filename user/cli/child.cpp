@@ -60,7 +60,7 @@ int status_of(int wait_status) {
     ::_exit(exit_status_of_exec_error(error_number));
 }
 
-}  // namespace
+} // namespace
 
 int exit_status_of_exec_error(int error_number) {
     return error_number == ENOENT || error_number == ENOTDIR ? kNoSuchProgram : kNotExecutable;
@@ -145,4 +145,4 @@ int HeldChild::wait() {
     return *status_;
 }
 
-}  // namespace speedbump::cli
+} // namespace speedbump::cli

@@ -39,8 +39,8 @@ class HeldChild {
   private:
     HeldChild() = default;
     pid_t pid_ = -1;
-    Fd channel_;  // none once it is released
+    Fd channel_; // none once it is released
     std::optional<int> status_;
 };
 
-}  // namespace speedbump::cli
+} // namespace speedbump::cli

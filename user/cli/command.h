@@ -22,4 +22,4 @@ void add_list(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);
 void add_calibrate(CLI::App& app, Action& action);
 
-}  // namespace speedbump::cli
+} // namespace speedbump::cli

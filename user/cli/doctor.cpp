@@ -38,7 +38,7 @@ Result<int> doctor(const DoctorArguments& arguments) {
     return int{kDone};
 }
 
-}  // namespace
+} // namespace
 
 void add_doctor(CLI::App& app, Action& action) {
     auto arguments = std::make_shared<DoctorArguments>();
@@ -54,4 +54,4 @@ void add_doctor(CLI::App& app, Action& action) {
         [arguments, &action] { action = [arguments] { return doctor(*arguments); }; });
 }
 
-}  // namespace speedbump::cli
+} // namespace speedbump::cli

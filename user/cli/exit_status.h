@@ -39,4 +39,4 @@ constexpr ExitStatus exit_status(ErrorKind kind) {
     return kFailed;
 }
 
-}  // namespace speedbump::cli
+} // namespace speedbump::cli

@@ -35,7 +35,7 @@ Result<int> list(const ListArguments& arguments) {
     return int{kDone};
 }
 
-}  // namespace
+} // namespace
 
 void add_list(CLI::App& app, Action& action) {
     auto arguments = std::make_shared<ListArguments>();
@@ -56,4 +56,4 @@ void add_list(CLI::App& app, Action& action) {
         [arguments, &action] { action = [arguments] { return list(*arguments); }; });
 }
 
-}  // namespace speedbump::cli
+} // namespace speedbump::cli

@@ -94,7 +94,7 @@ void add_functions(pid_t pid, const process::Mapping& mapping, const std::string
     }
 }
 
-}  // namespace
+} // namespace
 
 std::vector<pid_t> with_descendants(const std::vector<pid_t>& pids) {
     std::map<uint32_t, uint64_t> roots;
@@ -135,7 +135,7 @@ Result<report::CheckReport> look_for_targets(const targets::TargetsFile& file,
             if (roots.contains(pid)) continue;
             const std::string label = process_label(pid);
             auto findings = resolver.look_at_process(pid);
-            if (!findings && findings.error().kind == ErrorKind::kNotFound) continue;  // it ended
+            if (!findings && findings.error().kind == ErrorKind::kNotFound) continue; // it ended
             if (!findings) return std::move(findings).error();
             report.places.push_back(label);
             take(std::move(*findings));
@@ -207,4 +207,4 @@ std::vector<engine::Check> check_process(pid_t pid) {
     return checks;
 }
 
-}  // namespace speedbump::cli
+} // namespace speedbump::cli

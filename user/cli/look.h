@@ -37,4 +37,4 @@ Result<std::vector<report::ListedFunction>> list_native_functions(const std::vec
 // What stands in the way of attaching to this process, if anything.
 std::vector<engine::Check> check_process(pid_t pid);
 
-}  // namespace speedbump::cli
+} // namespace speedbump::cli

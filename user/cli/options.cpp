@@ -104,4 +104,4 @@ void add_session_options(CLI::App& command, SessionArguments& arguments) {
     add_output_options(command, arguments.output);
 }
 
-}  // namespace speedbump::cli
+} // namespace speedbump::cli

@@ -13,7 +13,7 @@ namespace speedbump::cli {
 
 struct OutputArguments {
     bool json = false;
-    std::string file;  // empty: stdout
+    std::string file; // empty: stdout
     bool verbose = false;
     bool quiet = false;
 };
@@ -41,4 +41,4 @@ void add_session_options(CLI::App& command, SessionArguments& arguments);
 // -p/--pid, repeatable, also "1,2".
 CLI::Option* add_pids(CLI::App& command, std::vector<pid_t>& pids);
 
-}  // namespace speedbump::cli
+} // namespace speedbump::cli

@@ -92,4 +92,4 @@ report::Context make_context(const std::string& command) {
     return context;
 }
 
-}  // namespace speedbump::cli
+} // namespace speedbump::cli

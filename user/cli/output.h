@@ -36,7 +36,7 @@ class Output {
 
   private:
     OutputArguments arguments_;
-    Fd file_;  // none: stdout
+    Fd file_; // none: stdout
     int error_number_ = 0;
     size_t drawn_lines_ = 0;
 
@@ -46,4 +46,4 @@ class Output {
 // Host, kernel and version for a JSON document.
 report::Context make_context(const std::string& command);
 
-}  // namespace speedbump::cli
+} // namespace speedbump::cli

@@ -49,7 +49,7 @@ Result<int> run(SessionArguments arguments, const std::vector<std::string>& prog
     return child->wait();
 }
 
-}  // namespace
+} // namespace
 
 void add_run(CLI::App& app, Action& action, const std::vector<std::string>& program) {
     auto arguments = std::make_shared<SessionArguments>();
@@ -67,4 +67,4 @@ void add_run(CLI::App& app, Action& action, const std::vector<std::string>& prog
     });
 }
 
-}  // namespace speedbump::cli
+} // namespace speedbump::cli

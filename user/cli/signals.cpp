@@ -53,7 +53,7 @@ Result<void> set_handler(int signal) {
     return {};
 }
 
-}  // namespace
+} // namespace
 
 Result<Signals> Signals::install() {
     std::array<int, 2> ends = {};
@@ -101,4 +101,4 @@ void Signals::stop_forwarding() {
     forward_to = 0;
 }
 
-}  // namespace speedbump::cli
+} // namespace speedbump::cli

@@ -38,4 +38,4 @@ class Signals {
     Fd write_end_;
 };
 
-}  // namespace speedbump::cli
+} // namespace speedbump::cli

@@ -122,7 +122,7 @@ Result<std::string> watch_armed(session::Session& session, const SessionArgument
     }
 }
 
-}  // namespace
+} // namespace
 
 Result<std::string> watch_session(const SessionArguments& arguments, const std::string& command,
                                   Signals& signals, const WatchHooks& hooks) {
@@ -169,4 +169,4 @@ Result<std::string> watch_session(const SessionArguments& arguments, const std::
     return reason;
 }
 
-}  // namespace speedbump::cli
+} // namespace speedbump::cli

@@ -27,4 +27,4 @@ struct WatchHooks {
 Result<std::string> watch_session(const SessionArguments& arguments, const std::string& command,
                                   Signals& signals, const WatchHooks& hooks);
 
-}  // namespace speedbump::cli
+} // namespace speedbump::cli

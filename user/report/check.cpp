@@ -72,7 +72,7 @@ std::string exact_half(const std::string& text, bool is_first) {
     return quoted + "\"";
 }
 
-}  // namespace
+} // namespace
 
 std::vector<LineState> line_states(const CheckReport& report, const TargetsFile& file) {
     std::vector<LineState> states;
@@ -225,4 +225,4 @@ std::string calibrate_text(const std::vector<engine::CalibrationRow>& rows, cons
     return table.render(style);
 }
 
-}  // namespace speedbump::report
+} // namespace speedbump::report

@@ -14,18 +14,18 @@ namespace speedbump::report {
 
 // What `check` found out.
 struct CheckReport {
-    std::vector<std::string> places;  // "process 12 (redis-server)", "file /usr/bin/true"; empty:
-                                      // only what the lines name by absolute path was looked at
+    std::vector<std::string> places; // "process 12 (redis-server)", "file /usr/bin/true"; empty:
+                                     // only what the lines name by absolute path was looked at
     std::vector<process::NativeMatch> matches;
     std::vector<process::Skipped> skipped;
-    std::vector<size_t> unmatched_lines;  // indexes into TargetsFile::lines
+    std::vector<size_t> unmatched_lines; // indexes into TargetsFile::lines
 };
 
 enum class LineState {
-    kMatched,      // at least one function
-    kUnmatched,    // everything it could match was looked at: nothing
-    kNotLookedAt,  // needs --pid or --exe
-    kPython,       // decided when an interpreter runs the function
+    kMatched,     // at least one function
+    kUnmatched,   // everything it could match was looked at: nothing
+    kNotLookedAt, // needs --pid or --exe
+    kPython,      // decided when an interpreter runs the function
     kExclusion,
 };
 // One element per line of the file.
@@ -41,10 +41,10 @@ std::string check_text(const CheckReport& report, const targets::TargetsFile& fi
 // One function that a targets line could name.
 struct ListedFunction {
     std::string path;
-    std::string name;          // as the symbol table has it
-    std::string demangled;     // with signature, or empty
-    uint64_t file_offset = 0;  // of the entry
-    uint64_t size = 0;         // bytes, 0: unknown
+    std::string name;         // as the symbol table has it
+    std::string demangled;    // with signature, or empty
+    uint64_t file_offset = 0; // of the entry
+    uint64_t size = 0;        // bytes, 0: unknown
     bool is_ifunc = false;
 };
 // One targets line per function, quoted where the grammar needs it, ready to be pasted.
@@ -58,4 +58,4 @@ std::string doctor_text(const std::vector<engine::Check>& checks, const Style& s
 // The table of `calibrate`.
 std::string calibrate_text(const std::vector<engine::CalibrationRow>& rows, const Style& style);
 
-}  // namespace speedbump::report
+} // namespace speedbump::report

@@ -141,7 +141,7 @@ const char* check_state_name(engine::Check::State state) {
     return "unknown";
 }
 
-}  // namespace
+} // namespace
 
 std::string attach_matched_json(const Context& context, const session::SessionOptions& options,
                                 const Snapshot& snapshot, const TargetsFile& file) {
@@ -349,4 +349,4 @@ std::string calibrate_json(const Context& context,
     return to_line(document);
 }
 
-}  // namespace speedbump::report
+} // namespace speedbump::report

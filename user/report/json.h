@@ -17,12 +17,12 @@ namespace speedbump::report {
 
 // Where and how a document was made.
 struct Context {
-    std::string command;  // "attach", "run", "check", ...
-    std::string version;  // of speedbump
+    std::string command; // "attach", "run", "check", ...
+    std::string version; // of speedbump
     std::string host;
-    std::string kernel;   // release
-    std::string machine;  // x86_64
-    std::string engine;   // "bpf", "kmod", or empty where none is used
+    std::string kernel;  // release
+    std::string machine; // x86_64
+    std::string engine;  // "bpf", "kmod", or empty where none is used
 };
 
 // The lines of schema speedbump/attach/1, in the order they come: one "matched" before the first
@@ -45,4 +45,4 @@ std::string doctor_json(const Context& context, const std::vector<engine::Check>
 // Schema speedbump/calibrate/1.
 std::string calibrate_json(const Context& context, const std::vector<engine::CalibrationRow>& rows);
 
-}  // namespace speedbump::report
+} // namespace speedbump::report

@@ -31,7 +31,7 @@ std::string line_label(const TargetsFile& file, const targets::TargetLine& line)
                        printable(line.original));
 }
 
-}  // namespace
+} // namespace
 
 Totals& Totals::operator+=(const Totals& other) {
     hits += other.hits;
@@ -170,4 +170,4 @@ std::vector<std::string> unmatched_warnings(const Snapshot& snapshot, const Targ
     return warnings;
 }
 
-}  // namespace speedbump::report
+} // namespace speedbump::report

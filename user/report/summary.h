@@ -34,7 +34,7 @@ Totals total(const std::vector<Totals>& all);
 
 // What one line of the targets file selected, in all.
 struct LineSummary {
-    size_t line_index = 0;  // into TargetsFile::lines
+    size_t line_index = 0; // into TargetsFile::lines
     size_t targets = 0;
     Totals totals;
 };
@@ -49,11 +49,11 @@ struct Activity {
     Totals since_armed;
     double calls_per_second = 0;
     double delays_per_second = 0;
-    double cpu_share = 0;  // measured time per time, 1: one CPU
+    double cpu_share = 0; // measured time per time, 1: one CPU
 };
 struct ActivityReport {
-    std::vector<Activity> targets;  // those with a hit since armed, busiest first
-    Activity all;                   // their sum; target_index has no meaning
+    std::vector<Activity> targets; // those with a hit since armed, busiest first
+    Activity all;                  // their sum; target_index has no meaning
     nanoseconds interval{0};
 };
 // Compares two snapshots of one session. With an interval of 0 all rates are 0.
@@ -75,4 +75,4 @@ Result<void> judge_matches(const Snapshot& snapshot, const TargetsFile& file,
 // One warning for each line that matched nothing.
 std::vector<std::string> unmatched_warnings(const Snapshot& snapshot, const TargetsFile& file);
 
-}  // namespace speedbump::report
+} // namespace speedbump::report

@@ -34,7 +34,7 @@ std::string shorten(const std::string& text, size_t width) {
     const size_t head = kept / 2;
     std::string front;
     std::string back;
-    size_t before = 0;  // columns left of the character
+    size_t before = 0; // columns left of the character
     for (size_t at = 0; at < text.size();) {
         const Character character = decode_character(text, at);
         const size_t after = before + printed_columns(character);
@@ -92,7 +92,7 @@ std::string Table::render(const Style& style) const {
     std::string out;
     auto add_line = [&](const std::vector<std::string>& cells, Tone tone) {
         std::string line;
-        size_t owed = 0;  // spaces that only count when something follows
+        size_t owed = 0; // spaces that only count when something follows
         for (size_t i = 0; i < cells.size(); i++) {
             const std::string cell =
                 columns_[i].may_shrink ? shorten(cells[i], widths[i]) : cells[i];
@@ -114,4 +114,4 @@ std::string Table::render(const Style& style) const {
     return out;
 }
 
-}  // namespace speedbump::report
+} // namespace speedbump::report

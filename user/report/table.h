@@ -12,8 +12,8 @@ namespace speedbump::report {
 // How text output looks: decided once by the caller from the terminal and the environment.
 struct Style {
     bool color = false;
-    size_t width = 0;      // columns; 0: lines may be as long as they are
-    size_t max_rows = 40;  // target rows in a table before only the top ones are shown
+    size_t width = 0;     // columns; 0: lines may be as long as they are
+    size_t max_rows = 40; // target rows in a table before only the top ones are shown
 };
 
 // 0.1234 as "12.3%".
@@ -34,7 +34,7 @@ class Table {
     struct Column {
         std::string heading;
         bool right_aligned = false;
-        bool may_shrink = false;  // cut in the middle where the style's width is too small
+        bool may_shrink = false; // cut in the middle where the style's width is too small
     };
     explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
     // One cell per column.
@@ -47,4 +47,4 @@ class Table {
     std::vector<std::vector<std::string>> rows_;
 };
 
-}  // namespace speedbump::report
+} // namespace speedbump::report

@@ -64,7 +64,7 @@ std::string lost_note(const Snapshot& snapshot, const Style& style) {
     return out;
 }
 
-}  // namespace
+} // namespace
 
 std::string site_kind_name(elf::SiteKind kind) {
     switch (kind) {
@@ -275,4 +275,4 @@ std::string final_table(const Snapshot& snapshot, const TargetsFile& file, const
     return out + lost_note(snapshot, style);
 }
 
-}  // namespace speedbump::report
+} // namespace speedbump::report

@@ -29,4 +29,4 @@ std::string live_table(const Snapshot& before, const Snapshot& now, const Target
 std::string final_table(const Snapshot& snapshot, const TargetsFile& file, const Style& style,
                         bool by_process);
 
-}  // namespace speedbump::report
+} // namespace speedbump::report

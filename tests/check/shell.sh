@@ -1,0 +1,17 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# Shell scripts pass shellcheck.
+set -euo pipefail
+. "$(dirname "$0")/files.sh"
+need shellcheck
+
+scripts=()
+while IFS= read -r file; do
+    case $file in
+    *.sh | *.bash) scripts+=("$file") ;;
+    *) head -n 1 -- "$file" | grep -qaE '^#!.*\b(ba)?sh\b' && scripts+=("$file") ;;
+    esac
+done < <(project_files)
+echo "${#scripts[@]} scripts"
+[ "${#scripts[@]}" -gt 5 ]
+shellcheck -x -P SCRIPTDIR "${scripts[@]}"
