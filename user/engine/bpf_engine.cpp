@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <future>
 #include <thread>
 
 #include "abi.h"
@@ -123,6 +124,8 @@ struct BpfEngine::Impl {
     uint64_t exited_members = 0;
     std::vector<TreeEvent> events;
     Floors floors;
+    std::vector<Links> used; // probes of finished measurements
+    std::future<void> cleanup;
 
     ~Impl() {
         if (skeleton) control().armed = 0;
@@ -447,8 +450,8 @@ uint64_t BpfEngine::lost_members() const { return impl_->state().lost_members; }
 
 namespace {
 
-// Calls per second of measuring, and how often it is repeated for a median.
-constexpr int kFloorCalls = 100;
+// Calls in one measurement, and how often it is repeated for a median.
+constexpr int kFloorCalls = 60;
 constexpr int kFloorBatches = 7;
 constexpr int kAccuracyBatches = 9;
 // Long enough for the spin to be entered, short enough to measure quickly.
@@ -465,10 +468,10 @@ class BpfEngine::OwnProbe {
     OwnProbe& operator=(const OwnProbe&) = delete;
     ~OwnProbe() {
         engine_.arm(false);
-        links_ = Links();
         engine_.remove_member(engine_.own_tgid());
         engine_.forget_counts(kind(), engine_.own_tgid());
         engine_.impl_->targets[kind()] = sb_target{};
+        engine_.impl_->used.push_back(std::move(links_));
     }
 
     Result<void> attach() {
@@ -520,6 +523,10 @@ Result<Floors> BpfEngine::calibrate() {
         control.outside_ns[kind] = static_cast<uint64_t>(std::max(0.0, median(outsides)));
         impl_->floors.by_kind[kind] = nanoseconds(control.floor_ns[kind]);
     }
+    // Nothing calls these functions any more: the probes may go while the session begins.
+    impl_->cleanup = std::async(std::launch::async, [used = std::exchange(impl_->used, {})]() mutable {
+        Links::release_all(std::move(used));
+    });
     return impl_->floors;
 }
 

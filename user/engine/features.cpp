@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <sstream>
 #include <thread>
 
@@ -39,48 +40,70 @@ class QuietLibbpf {
     libbpf_print_fn_t before_;
 };
 
-// The skeleton with one program loaded, or none when the kernel refuses it.
-Skeleton load_one(bpf_program* (*choose)(calibrate_bpf*)) {
-    Skeleton skeleton(calibrate_bpf__open());
-    if (!skeleton) return nullptr;
-    bpf_program__set_autoload(choose(skeleton.get()), true);
-    if (calibrate_bpf__load(skeleton.get()) != 0) return nullptr;
-    return skeleton;
-}
-
 struct LinkDeleter {
     void operator()(bpf_link* link) const { bpf_link__destroy(link); }
 };
 using Link = std::unique_ptr<bpf_link, LinkDeleter>;
 
-Link attach_own_site(calibrate_bpf* skeleton, void (*function)()) {
-    const unsigned long offset = own_file_offset(reinterpret_cast<const void*>(function));
-    LIBBPF_OPTS(bpf_uprobe_multi_opts, options, .offsets = &offset, .cnt = 1);
-    return Link(bpf_program__attach_uprobe_multi(skeleton->progs.sb_probe_multi, getpid(),
-                                                 "/proc/self/exe", nullptr, &options));
+// Which programs the kernel takes. Mostly all, and then one load tells; else each is tried alone.
+Skeleton load_programs(Features& features) {
+    struct Try {
+        bpf_program* (*program)(calibrate_bpf*);
+        bool Features::*feature;
+    };
+    static constexpr Try kTries[] = {
+        {[](calibrate_bpf* s) { return s->progs.sb_probe_perf; }, &Features::bpf},
+        {[](calibrate_bpf* s) { return s->progs.sb_probe_perf_sleepable; },
+         &Features::sleepable_uprobe},
+        {[](calibrate_bpf* s) { return s->progs.sb_probe_tracepoint; },
+         &Features::tracepoint_btf},
+        {[](calibrate_bpf* s) { return s->progs.sb_probe_iterator; }, &Features::task_iterator},
+        {[](calibrate_bpf* s) { return s->progs.sb_probe_multi; }, &Features::uprobe_multi},
+    };
+    Skeleton all(calibrate_bpf__open());
+    if (!all) return nullptr;
+    for (const Try& one : kTries) bpf_program__set_autoload(one.program(all.get()), true);
+    if (calibrate_bpf__load(all.get()) == 0) {
+        for (const Try& one : kTries) features.*one.feature = true;
+        return all;
+    }
+    Skeleton multi;
+    for (const Try& one : kTries) {
+        Skeleton skeleton(calibrate_bpf__open());
+        if (!skeleton) continue;
+        bpf_program__set_autoload(one.program(skeleton.get()), true);
+        features.*one.feature = calibrate_bpf__load(skeleton.get()) == 0;
+        if (features.uprobe_multi) multi = std::move(skeleton);
+    }
+    return multi;
 }
 
-void probe_uprobe_multi(Features& features) {
-    const Skeleton skeleton =
-        load_one([](calibrate_bpf* s) { return s->progs.sb_probe_multi; });
-    if (!skeleton) return;
-    for (const CalibrationSite& site : calibration_sites()) {
-        const Link link = attach_own_site(skeleton.get(), site.function);
-        if (!link) return;
-        features.uprobe_multi = true;
-        if (site.kind == elf::SiteKind::kEmulated) {
-            // Before "bpf: Fix uprobe multi pid filter check" (6.10) other threads went unseen.
-            const uint64_t before = skeleton->bss->hits;
-            std::thread(site.function).join();
-            features.uprobe_multi_pid = skeleton->bss->hits == before + 1;
-        }
-        if (site.kind == elf::SiteKind::kOptimizedNop) {
-            for (int i = 0; i < 10; ++i) site.function();
-            // "uprobes/x86: Add support to optimize uprobes" (6.18) turns int3 into a near call.
-            const auto* code = reinterpret_cast<const volatile unsigned char*>(site.function);
-            features.nop5_optimized = code[0] == 0xe8;
-        }
-    }
+// How the kernel's uprobe_multi really behaves, seen on functions of this program.
+void try_uprobe_multi(Features& features, Skeleton skeleton) {
+    const auto sites = feature_sites();
+    unsigned long offsets[sites.size()];
+    for (size_t i = 0; i < sites.size(); ++i)
+        offsets[i] = own_file_offset(reinterpret_cast<const void*>(sites[i].function));
+    LIBBPF_OPTS(bpf_uprobe_multi_opts, options, .offsets = offsets, .cnt = sites.size());
+    Link link(bpf_program__attach_uprobe_multi(skeleton->progs.sb_probe_multi, getpid(),
+                                               "/proc/self/exe", nullptr, &options));
+    features.uprobe_multi = link != nullptr;
+    if (!link) return;
+    // Before "bpf: Fix uprobe multi pid filter check" (6.10) other threads went unseen.
+    const auto emulated = sites[static_cast<size_t>(elf::SiteKind::kEmulated)].function;
+    const uint64_t before = skeleton->bss->hits;
+    std::thread(emulated).join();
+    features.uprobe_multi_pid = skeleton->bss->hits == before + 1;
+    // "uprobes/x86: Add support to optimize uprobes" (6.18) turns int3 into a near call.
+    const auto nop = sites[static_cast<size_t>(elf::SiteKind::kOptimizedNop)].function;
+    for (int i = 0; i < 10; ++i) nop();
+    const auto* code = reinterpret_cast<const volatile unsigned char*>(nop);
+    features.nop5_optimized = code[0] == 0xe8;
+    features.cleanup = std::async(std::launch::async, [skeleton = std::move(skeleton),
+                                                       link = std::move(link)]() mutable {
+                           link.reset(); // waits for a grace period
+                           skeleton.reset();
+                       }).share();
 }
 
 uint64_t effective_capabilities() {
@@ -136,14 +159,8 @@ Features probe_features() {
     const QuietLibbpf quiet;
     Features features;
     features.btf = access("/sys/kernel/btf/vmlinux", R_OK) == 0;
-    features.bpf = load_one([](calibrate_bpf* s) { return s->progs.sb_probe_perf; }) != nullptr;
-    features.sleepable_uprobe =
-        load_one([](calibrate_bpf* s) { return s->progs.sb_probe_perf_sleepable; }) != nullptr;
-    features.tracepoint_btf =
-        load_one([](calibrate_bpf* s) { return s->progs.sb_probe_tracepoint; }) != nullptr;
-    features.task_iterator =
-        load_one([](calibrate_bpf* s) { return s->progs.sb_probe_iterator; }) != nullptr;
-    probe_uprobe_multi(features);
+    if (Skeleton skeleton = load_programs(features); skeleton && features.uprobe_multi)
+        try_uprobe_multi(features, std::move(skeleton));
     features.mmap_events = MappingWatch::open().has_value();
     features.kmod = access("/sys/kernel/speed_bump/targets", F_OK) == 0;
 

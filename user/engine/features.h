@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <future>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ struct Features {
     bool mmap_events = false;     // perf mmap records, system-wide
     bool nop5_optimized = false;  // 5-byte nop becomes a call (6.18)
     bool kmod = false;            // /sys/kernel/speed_bump
+    // The probes of the tries being taken out again; the last copy waits for it.
+    std::shared_future<void> cleanup;
 };
 
 // One line of `speedbump doctor`.

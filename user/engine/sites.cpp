@@ -6,63 +6,41 @@
 // The first instruction of each decides how the kernel gets past the probe
 // (arch/x86/kernel/uprobes.c, arch/arm64/kernel/probes/simulate-insn.c).
 #if defined(__x86_64__)
-asm(R"(
-    .text
-    .p2align 6
-    .type speedbump_site_optimized_nop, @function
-speedbump_site_optimized_nop:
-    .byte 0x0f, 0x1f, 0x44, 0x00, 0x00
-    ret
-    .size speedbump_site_optimized_nop, .-speedbump_site_optimized_nop
-    .p2align 6
-    .type speedbump_site_emulated, @function
-speedbump_site_emulated:
-    push %rbp
-    pop %rbp
-    ret
-    .size speedbump_site_emulated, .-speedbump_site_emulated
-    .p2align 6
-    .type speedbump_site_single_step, @function
-speedbump_site_single_step:
-    mov %edi, %eax
-    ret
-    .size speedbump_site_single_step, .-speedbump_site_single_step
-)");
+#define SPEEDBUMP_OPTIMIZED_NOP ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00\n ret"
+#define SPEEDBUMP_EMULATED "push %rbp\n pop %rbp\n ret"
+#define SPEEDBUMP_SINGLE_STEP "mov %edi, %eax\n ret"
 #elif defined(__aarch64__)
-asm(R"(
-    .text
-    .p2align 6
-    .type speedbump_site_optimized_nop, %function
-speedbump_site_optimized_nop:
-    nop
-    ret
-    .p2align 6
-    .type speedbump_site_emulated, %function
-speedbump_site_emulated:
-    nop
-    ret
-    .p2align 6
-    .type speedbump_site_single_step, %function
-speedbump_site_single_step:
-    mov w0, w1
-    ret
-)");
+#define SPEEDBUMP_OPTIMIZED_NOP "nop\n ret"
+#define SPEEDBUMP_EMULATED "nop\n ret"
+#define SPEEDBUMP_SINGLE_STEP "mov w0, w1\n ret"
 #else
 #error "speedbump runs on x86-64 and aarch64"
 #endif
 
-extern "C" {
-void speedbump_site_optimized_nop();
-void speedbump_site_emulated();
-void speedbump_site_single_step();
-}
+#define SPEEDBUMP_SITE(name, code)                                                      \
+    asm(".text\n .p2align 6\n .type " #name ", @function\n" #name ":\n" code "\n .size " \
+        #name ", .-" #name "\n");                                                       \
+    extern "C" void name()
+
+SPEEDBUMP_SITE(speedbump_calibrate_optimized_nop, SPEEDBUMP_OPTIMIZED_NOP);
+SPEEDBUMP_SITE(speedbump_calibrate_emulated, SPEEDBUMP_EMULATED);
+SPEEDBUMP_SITE(speedbump_calibrate_single_step, SPEEDBUMP_SINGLE_STEP);
+SPEEDBUMP_SITE(speedbump_feature_optimized_nop, SPEEDBUMP_OPTIMIZED_NOP);
+SPEEDBUMP_SITE(speedbump_feature_emulated, SPEEDBUMP_EMULATED);
+SPEEDBUMP_SITE(speedbump_feature_single_step, SPEEDBUMP_SINGLE_STEP);
 
 namespace speedbump::engine {
 
 std::array<CalibrationSite, 3> calibration_sites() {
-    return {{{elf::SiteKind::kOptimizedNop, speedbump_site_optimized_nop},
-             {elf::SiteKind::kEmulated, speedbump_site_emulated},
-             {elf::SiteKind::kSingleStep, speedbump_site_single_step}}};
+    return {{{elf::SiteKind::kOptimizedNop, speedbump_calibrate_optimized_nop},
+             {elf::SiteKind::kEmulated, speedbump_calibrate_emulated},
+             {elf::SiteKind::kSingleStep, speedbump_calibrate_single_step}}};
+}
+
+std::array<CalibrationSite, 3> feature_sites() {
+    return {{{elf::SiteKind::kOptimizedNop, speedbump_feature_optimized_nop},
+             {elf::SiteKind::kEmulated, speedbump_feature_emulated},
+             {elf::SiteKind::kSingleStep, speedbump_feature_single_step}}};
 }
 
 uint64_t own_file_offset(const void* address) {
