@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT
+#include "inject/bootstrap.h"
+
+#include <nlohmann/json.hpp>
+
+namespace speedbump::inject {
+namespace {
+
+// The descriptor is loaded by a path with the thread's number in it, and never by its plain path
+// once another build is there, because the dynamic linker takes two files of one name for the same.
+constexpr std::string_view kSource = R"py(
+def _speedbump(channel, core, path, build):
+    import sys, posix, _imp, _thread
+    from _frozen_importlib import ModuleSpec
+    from _frozen_importlib_external import ExtensionFileLoader
+
+    def say(text):
+        try:
+            posix.write(channel, text.encode())
+        except OSError:
+            pass
+
+    try:
+        name = 'speed_bump._core'
+        cores = sys.modules.get('_speedbump_cores')
+        if cores is None:
+            cores = sys.modules['_speedbump_cores'] = type(sys)('_speedbump_cores')
+            cores.loaded = {}
+        module = cores.loaded.get(build)
+        if module is None:
+            problems = []
+            places = ['/proc/self/task/%d/fd/%d' % (_thread.get_native_id(), core)]
+            if path and not cores.loaded:
+                places.insert(0, path)
+            for place in places:
+                try:
+                    spec = ModuleSpec(name, ExtensionFileLoader(name, place), origin=place)
+                    module = _imp.create_dynamic(spec)
+                    _imp.exec_dynamic(module)
+                    break
+                except (ImportError, OSError) as error:
+                    module = None
+                    problems.append(str(error))
+            if module is None:
+                raise ImportError('; '.join(problems))
+            cores.loaded[build] = module
+        say('{"op":"loaded"}')
+    except BaseException as error:
+        text = ascii(type(error).__name__ + ': ' + str(error))[1:-1][:2000]
+        say('{"op":"error","message":"%s"}' % text.replace('\\', '/').replace('"', "'"))
+        posix.close(channel)
+        return
+    finally:
+        posix.close(core)
+    try:
+        module.serve(channel)
+    except BaseException as error:
+        text = ascii(type(error).__name__ + ': ' + str(error))[1:-1][:2000]
+        say('{"op":"error","message":"%s"}' % text.replace('\\', '/').replace('"', "'"))
+        posix.close(channel)
+
+_speedbump(channel, core, )py";
+
+// A Python literal of any bytes: surrogateescape is how Python itself names such files.
+std::string literal(std::string_view text) {
+    std::string result = "b'";
+    constexpr char kHex[] = "0123456789abcdef";
+    for (char c : text) {
+        auto byte = static_cast<unsigned char>(c);
+        result += "\\x";
+        result += kHex[byte >> 4];
+        result += kHex[byte & 15];
+    }
+    return result + "'.decode('utf-8', 'surrogateescape')";
+}
+
+} // namespace
+
+std::string bootstrap_source(std::string_view core_path, std::string_view build) {
+    return std::string(kSource) + literal(core_path) + ", " + literal(build) + ")\n";
+}
+
+Result<void> read_bootstrap_answer(std::string_view message) {
+    nlohmann::json answer = nlohmann::json::parse(message, nullptr, false);
+    if (!answer.is_object() || !answer.contains("op") || !answer["op"].is_string())
+        return make_error(ErrorKind::kIo, "unexpected answer from the interpreter");
+    if (answer["op"] == "loaded") return {};
+    std::string text = answer.value("message", "");
+    return make_error(ErrorKind::kIo, "the interpreter refused the core: " + text);
+}
+
+} // namespace speedbump::inject

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <string>
+
+#include "process/interpreter.h"
+#include "util/fd.h"
+#include "util/result.h"
+
+namespace speedbump::inject {
+
+// Whether the interpreter can be asked by PEP 768 to run a script: 3.14 and later, not switched
+// off at build time. (Switched off at run time shows only when asked.)
+bool has_debugger_support(const process::Interpreter& interpreter);
+
+struct DebuggerSupportRequest {
+    pid_t pid;
+    process::Interpreter interpreter;
+    int core;           // the core's file
+    std::string source; // see bootstrap_source()
+    std::chrono::milliseconds timeout;
+};
+
+// The way in where ptrace is refused (another tracer, say) but memory may be written: asks the
+// main thread to run a script at its next evaluation of Python code. A thread that is blocked
+// never gets there; then the request is taken back and the time-out says so. The loader's end of
+// the channel, on which "loaded" was received.
+Result<Fd> enter_by_debugger_support(const DebuggerSupportRequest& request);
+
+} // namespace speedbump::inject

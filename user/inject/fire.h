@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "process/remote_elf.h"
+#include "util/fd.h"
+#include "util/result.h"
+
+namespace speedbump::inject {
+
+using std::chrono::nanoseconds;
+
+// What starting a thread in a target took.
+struct FireReport {
+    uint64_t region = 0;     // where the new thread's Region lies (see payload.h)
+    pid_t borrowed = 0;      // the thread that made it
+    nanoseconds stopped{0};  // sum over all looks: from the request to stop to the release
+    unsigned looks = 0;      // threads stopped, the borrowed one included
+};
+
+// Starts a thread in a running process: one thread is stopped at a safe point, given a few hundred
+// instructions of its own to run, and released at once; it calls pthread_create and goes back by
+// itself. The tracer may die at any moment: before the release nothing has happened, after it the
+// target needs nobody.
+class Fire {
+  public:
+    // Looks at the process and writes the stub into the padding of a text segment. The modules
+    // must outlive the object.
+    static Result<std::unique_ptr<Fire>> prepare(pid_t pid,
+                                                 const std::vector<process::RemoteModule>& modules);
+    // Takes the stub out again, if no thread can be in it any more.
+    ~Fire();
+    Fire(const Fire&) = delete;
+    Fire& operator=(const Fire&) = delete;
+
+    // Waits for a safe point until `deadline` and fires. Calls ptrace, and only from a thread of
+    // its own, so no other thread's wait() sees the target's stops.
+    Result<FireReport> fire(std::chrono::steady_clock::time_point deadline);
+
+    // To be called once the new thread, or the borrowed one's error, has been seen: the borrowed
+    // thread is past pthread_create.
+    void confirm_answer();
+    // The errno that the borrowed thread met, 0 for none so far. Best effort: it is written to
+    // stack memory that is the target's own again.
+    int borrowed_error() const;
+    // Puts the zeros back. True when the stub is gone; false while a thread may be in it.
+    bool restore();
+
+  private:
+    struct Plan;
+    bool is_empty() const;
+    explicit Fire(std::unique_ptr<Plan> plan);
+    std::unique_ptr<Plan> plan_;
+};
+
+} // namespace speedbump::inject

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: MIT
+#include "inject/injector.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "inject/bootstrap.h"
+#include "inject/debugger_support.h"
+#include "inject/fire.h"
+#include "inject/payload.h"
+#include "inject/process_state.h"
+
+namespace speedbump::inject {
+namespace {
+
+using process::Interpreter;
+using process::RemoteMemory;
+using process::RemoteModule;
+using Clock = std::chrono::steady_clock;
+
+// An attach inside the after-fork hook kills the child now and then.
+constexpr milliseconds kMinimumAge{40}; // 30 ms, and 10 ms of the clock's grain
+constexpr milliseconds kThreadTimeout{3000};
+constexpr milliseconds kLeaveTimeout{200};
+
+// One attach at a time per process. The lock is on the process's own directory in /proc: it leaves
+// no file behind and ends with its holder.
+Result<Fd> lock_target(pid_t pid, Clock::time_point deadline) {
+    Fd directory(::open(fmt::format("/proc/{}", pid).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!directory.valid()) return errno_error(fmt::format("process {}", pid), ESRCH);
+    while (flock(directory.get(), LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return errno_error(fmt::format("lock /proc/{}", pid), errno);
+        if (Clock::now() > deadline)
+            return make_error(ErrorKind::kTimeout,
+                              fmt::format("process {}: another attach is under way", pid));
+        std::this_thread::sleep_for(milliseconds(1));
+    }
+    return directory;
+}
+
+Result<void> wait_for_age(pid_t pid) {
+    for (;;) {
+        std::optional<milliseconds> age = read_age(pid);
+        if (!age) return errno_error(fmt::format("process {}", pid), ESRCH);
+        if (*age >= kMinimumAge) return {};
+        std::this_thread::sleep_for(kMinimumAge - *age);
+    }
+}
+
+Result<Fd> open_core(const std::string& path, std::string& build) {
+    Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file.valid()) return errno_error("open " + path, errno);
+    struct stat info {};
+    if (fstat(file.get(), &info) != 0) return errno_error("stat " + path, errno);
+    build = fmt::format("{}:{}:{}:{}.{}", info.st_dev, info.st_ino, info.st_size,
+                        info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
+    return file;
+}
+
+// The core's file as the target reaches it: by the same absolute path, where that is the same
+// file; else by a descriptor, for which it needs /proc; else as a copy in its root, which is
+// removed again.
+class CoreForTarget {
+  public:
+    CoreForTarget(pid_t pid, const std::string& path, const Fd& file) {
+        std::string root = fmt::format("/proc/{}/root", pid);
+        struct stat ours {};
+        struct stat theirs {};
+        if (path.starts_with('/') && fstat(file.get(), &ours) == 0 &&
+            stat((root + path).c_str(), &theirs) == 0 && ours.st_dev == theirs.st_dev &&
+            ours.st_ino == theirs.st_ino) {
+            path_ = path;
+            return;
+        }
+        if (access((root + "/proc/self").c_str(), F_OK) == 0) return;
+        for (const char* directory : {"/tmp", "/var/tmp", "/dev/shm", "/run", ""})
+            if (drop(root, directory, file)) return;
+    }
+    ~CoreForTarget() {
+        if (!dropped_.empty()) ::unlink(dropped_.c_str());
+    }
+    CoreForTarget(const CoreForTarget&) = delete;
+    CoreForTarget& operator=(const CoreForTarget&) = delete;
+
+    const std::string& path() const { return path_; }
+
+  private:
+    bool drop(const std::string& root, const std::string& directory, const Fd& file) {
+        uint64_t token[2] = {};
+        if (getrandom(token, sizeof(token), 0) != sizeof(token)) return false;
+        std::string inside = fmt::format("{}/.speedbump-{:016x}{:016x}.so", directory, token[0],
+                                         token[1]);
+        std::string outside = root + inside;
+        Fd copy(::open(outside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                       0555));
+        if (!copy.valid()) return false;
+        dropped_ = outside;
+        char buffer[65536];
+        off_t at = 0;
+        for (;;) {
+            ssize_t got = pread(file.get(), buffer, sizeof(buffer), at);
+            if (got == 0) break;
+            if (got < 0 || ::write(copy.get(), buffer, static_cast<size_t>(got)) != got)
+                return false;
+            at += got;
+        }
+        path_ = inside;
+        return true;
+    }
+
+    std::string path_;
+    std::string dropped_;
+};
+
+Result<Interpreter> choose_interpreter(pid_t pid, const std::vector<Interpreter>& found) {
+    if (found.empty())
+        return make_error(ErrorKind::kNotFound,
+                          fmt::format("process {} has no Python interpreter", pid));
+    const Interpreter& chosen = found.front();
+    if (chosen.musl)
+        return make_error(ErrorKind::kUnsupported,
+                          fmt::format("process {}: {} runs on musl, for which there are no cores",
+                                      pid, chosen.describe()));
+    if (!chosen.is_supported())
+        return make_error(ErrorKind::kUnsupported,
+                          fmt::format("process {}: {} is too old: 3.10 is the first that can be "
+                                      "slowed",
+                                      pid, chosen.describe()));
+    if (!chosen.initialized)
+        return make_error(ErrorKind::kTimeout,
+                          fmt::format("process {}: {} is not initialised", pid,
+                                      chosen.describe()));
+    return chosen;
+}
+
+// The module that holds the chosen interpreter.
+const RemoteModule* module_of(const std::vector<RemoteModule>& modules,
+                              const Interpreter& interpreter) {
+    for (const RemoteModule& module : modules)
+        if (module.find("_PyRuntime") == interpreter.runtime_address) return &module;
+    return nullptr;
+}
+
+Result<void> fill_go(Go& go, pid_t pid, const RemoteModule& module, const std::string& source) {
+    for (auto [slot, name] : {std::pair{&go.py_is_initialized, "Py_IsInitialized"},
+                              std::pair{&go.gil_ensure, "PyGILState_Ensure"},
+                              std::pair{&go.gil_release, "PyGILState_Release"},
+                              std::pair{&go.dict_new, "PyDict_New"},
+                              std::pair{&go.dict_set_item_string, "PyDict_SetItemString"},
+                              std::pair{&go.long_from_long, "PyLong_FromLong"},
+                              std::pair{&go.run_string, "PyRun_StringFlags"},
+                              std::pair{&go.dec_ref, "Py_DecRef"},
+                              std::pair{&go.err_clear, "PyErr_Clear"}}) {
+        std::optional<uint64_t> address = module.find(name);
+        if (!address)
+            return make_error(ErrorKind::kUnsupported,
+                              fmt::format("process {}: {} does not export {}", pid, module.path(),
+                                          name));
+        *slot = *address;
+    }
+    if (source.size() >= sizeof(go.source))
+        return make_error(ErrorKind::kInvalid, "the core's path is too long");
+    std::memcpy(go.channel_name, "channel", sizeof("channel"));
+    std::memcpy(go.core_name, "core", sizeof("core"));
+    std::memcpy(go.source, source.c_str(), source.size() + 1);
+    return {};
+}
+
+// Sends the go with both descriptors.
+Result<void> send_go(int socket, const Go& go, int channel, int core) {
+    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+    iovec data{const_cast<Go*>(&go), offsetof(Go, source) + std::strlen(go.source) + 1};
+    msghdr message{};
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(2 * sizeof(int));
+    const int fds[2] = {channel, core};
+    std::memcpy(CMSG_DATA(header), fds, sizeof(fds));
+    if (sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        return errno_error("hand over the core", errno);
+    return {};
+}
+
+// Waits until the new thread has made its bootstrap socket.
+Result<Region> wait_for_thread(pid_t pid, Fire& fire, const FireReport& report, int pid_fd) {
+    RemoteMemory memory(pid);
+    Clock::time_point deadline = Clock::now() + kThreadTimeout;
+    for (nanoseconds pause{20000};;) {
+        auto region = memory.value<Region>(report.region + kDataOffset);
+        if (region && region->magic == kRegionMagic &&
+            __atomic_load_n(&region->state, __ATOMIC_ACQUIRE) != kRegionEmpty) {
+            fire.confirm_answer();
+            if (region->state == kRegionFailed)
+                return errno_error(fmt::format("process {}: make a socket there", pid),
+                                   region->error);
+            return std::move(*region);
+        }
+        if (int error = fire.borrowed_error()) {
+            fire.confirm_answer();
+            return errno_error(fmt::format("process {}: start a thread there", pid), error)
+                .with_hint(error == EAGAIN ? "the process is at its limit of tasks or memory" : "");
+        }
+        pollfd ended{pid_fd, POLLIN, 0};
+        if (poll(&ended, 1, 0) > 0) return errno_error(fmt::format("process {}", pid), ESRCH);
+        if (Clock::now() > deadline)
+            return make_error(ErrorKind::kTimeout,
+                              fmt::format("process {}: the borrowed thread {} made no thread within "
+                                          "{} ms",
+                                          pid, report.borrowed, kThreadTimeout.count()));
+        std::this_thread::sleep_for(pause);
+        pause = std::min<nanoseconds>(pause + pause / 4, milliseconds(1));
+    }
+}
+
+// Waits for the bootstrap's answer on the channel.
+Result<void> wait_for_core(pid_t pid, int channel, int pid_fd, milliseconds timeout,
+                           const Interpreter& interpreter) {
+    Clock::time_point deadline = Clock::now() + timeout;
+    for (;;) {
+        auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now()).count();
+        pollfd fds[2] = {{channel, POLLIN, 0}, {pid_fd, POLLIN, 0}};
+        int ready = poll(fds, 2, static_cast<int>(std::max<int64_t>(left, 0)));
+        if (ready < 0 && errno == EINTR) continue;
+        if (ready < 0) return errno_error("poll", errno);
+        if (fds[0].revents & POLLIN) {
+            char buffer[8192];
+            ssize_t got = recv(channel, buffer, sizeof(buffer), MSG_DONTWAIT);
+            if (got > 0)
+                return read_bootstrap_answer(std::string_view(buffer, static_cast<size_t>(got)));
+        }
+        if (fds[1].revents) return errno_error(fmt::format("process {}", pid), ESRCH);
+        if (fds[0].revents & (POLLHUP | POLLERR))
+            return make_error(ErrorKind::kIo,
+                              fmt::format("process {}: {} is shutting down", pid,
+                                          interpreter.describe()));
+        if (left <= 0)
+            return make_error(
+                       ErrorKind::kTimeout,
+                       fmt::format("process {}: {} let no other thread run for {} ms: a call into "
+                                   "C holds the interpreter lock",
+                                   pid, interpreter.describe(), timeout.count()))
+                .with_hint("nothing was left behind that would run later; try again when the call "
+                           "is over");
+    }
+}
+
+// Takes the stub out, and after a failure waits until the region is gone too; otherwise the core's
+// serve() runs on a thread that came from there.
+void wait_until_clean(pid_t pid, Fire& fire, uint64_t region, bool serving) {
+    RemoteMemory memory(pid);
+    Clock::time_point deadline = Clock::now() + kLeaveTimeout;
+    for (nanoseconds pause{50000};;) {
+        bool restored = fire.restore();
+        bool unmapped = serving || !memory.value<uint32_t>(region + kDataOffset);
+        if ((restored && unmapped) || Clock::now() > deadline) return;
+        std::this_thread::sleep_for(pause);
+        pause = std::min<nanoseconds>(pause * 2, milliseconds(5));
+    }
+}
+
+} // namespace
+
+Result<Injection> inject(pid_t pid, const InjectOptions& options) {
+    Clock::time_point begin = Clock::now();
+    Clock::time_point deadline = begin + options.safe_point_timeout;
+    Result<Fd> lock = lock_target(pid, deadline);
+    if (!lock) return std::move(lock.error());
+    Fd pid_fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+    if (!pid_fd.valid()) return errno_error(fmt::format("process {}", pid), errno);
+    if (Result<void> aged = wait_for_age(pid); !aged) return std::move(aged.error());
+
+    Result<std::vector<RemoteModule>> modules = process::load_modules(pid);
+    if (!modules) return std::move(modules.error());
+    Result<Interpreter> interpreter =
+        choose_interpreter(pid, process::interpreters_of(RemoteMemory(pid), *modules));
+    if (!interpreter) {
+        std::optional<Error> reason = obstacle(pid);
+        return reason ? std::move(*reason) : std::move(interpreter.error());
+    }
+    std::string build;
+    Result<Fd> core = open_core(options.core, build);
+    if (!core) return std::move(core.error());
+    CoreForTarget core_there(pid, options.core, *core);
+    std::string source = bootstrap_source(core_there.path(), build);
+
+    Injection injection;
+    injection.interpreter = *interpreter;
+    if (std::optional<Error> reason = obstacle(pid)) {
+        bool traced = reason->kind == ErrorKind::kPermission;
+        if (!traced || !has_debugger_support(*interpreter)) return std::move(*reason);
+        DebuggerSupportRequest request{pid, *interpreter, core->get(), source,
+                                       options.interpreter_timeout};
+        Result<Fd> channel = enter_by_debugger_support(request);
+        if (!channel) {
+            reason->message += "; and " + channel.error().message;
+            return std::move(*reason);
+        }
+        injection.channel = std::move(*channel);
+        injection.by_debugger_support = true;
+        injection.timing.to_code = Clock::now() - begin;
+        return injection;
+    }
+
+    auto go = std::make_unique<Go>();
+    const RemoteModule* module = module_of(*modules, *interpreter);
+    if (!module) return errno_error(fmt::format("process {}", pid), ESRCH);
+    if (Result<void> filled = fill_go(*go, pid, *module, source); !filled)
+        return std::move(filled.error());
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+        return errno_error("socketpair", errno);
+    injection.channel = Fd(ends[0]);
+    Fd core_end(ends[1]);
+
+    Result<std::unique_ptr<Fire>> fire = Fire::prepare(pid, *modules);
+    if (!fire) return std::move(fire.error());
+    Result<FireReport> report = (*fire)->fire(deadline);
+    if (!report) return std::move(report.error());
+    injection.timing.stopped = report->stopped;
+    injection.timing.stops = report->looks;
+    Result<Region> region = wait_for_thread(pid, **fire, *report, pid_fd.get());
+    if (!region) {
+        wait_until_clean(pid, **fire, report->region, false);
+        return std::move(region.error());
+    }
+    injection.timing.to_thread = Clock::now() - begin;
+
+    Result<void> done;
+    {
+        Fd bootstrap(static_cast<int>(syscall(SYS_pidfd_getfd, pid_fd.get(), region->our_fd, 0)));
+        if (!bootstrap.valid())
+            done = errno_error(fmt::format("process {}: take a descriptor", pid), errno);
+        else
+            done = send_go(bootstrap.get(), *go, core_end.get(), core->get());
+    }
+    core_end.reset();
+    if (done)
+        done = wait_for_core(pid, injection.channel.get(), pid_fd.get(),
+                             options.interpreter_timeout, *interpreter);
+    injection.timing.to_code = Clock::now() - begin;
+    if (!done) injection.channel.reset(); // cancels: the thread looks at it under the GIL
+    wait_until_clean(pid, **fire, report->region, done.has_value());
+    if (!done) return std::move(done.error());
+    return injection;
+}
+
+} // namespace speedbump::inject

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "process/interpreter.h"
+#include "util/fd.h"
+#include "util/result.h"
+
+namespace speedbump::inject {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+struct InjectOptions {
+    std::string core; // path of the extension module that goes in
+    // How long to wait for a thread that can be borrowed, and then for the interpreter to let
+    // code run (the GIL).
+    milliseconds safe_point_timeout{5000};
+    milliseconds interpreter_timeout{10000};
+};
+
+// What getting in took.
+struct Timing {
+    nanoseconds stopped{0};  // the target's threads were held, in all
+    unsigned stops = 0;      // how many times
+    nanoseconds to_thread{0}; // from the call until a thread of ours ran in the target
+    nanoseconds to_code{0};   // from the call until the first Python code of ours had run
+};
+
+// A way to the core in one interpreter.
+struct Injection {
+    // Our end of a SOCK_SEQPACKET pair. The core has the other end; its serve() speaks the
+    // protocol. Closing it (also by dying) makes the core remove all it has done. No descriptor of
+    // this end ever exists in the target, so the hang-up can't be hidden by a forked child.
+    Fd channel;
+    process::Interpreter interpreter;
+    Timing timing;
+    bool by_debugger_support = false; // came in by PEP 768, ptrace being refused
+};
+
+// Loads a core into the (first initialised) interpreter of a running process and calls its
+// serve(channel). Returns once the core is loaded. The process is never stopped for long, never
+// left with half of it: on every error, time-out included, nothing of ours remains that would run
+// later. kNotFound: no such process or no interpreter in it; kUnsupported: an interpreter or state
+// that can't be entered; kPermission: ptrace refused; kTimeout: no thread to borrow, or the
+// interpreter never let go of the GIL.
+Result<Injection> inject(pid_t pid, const InjectOptions& options);
+
+} // namespace speedbump::inject

@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: MIT
+#include "inject/payload.h"
+
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/ucontext.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+
+// This file is compiled without instrumentation, jump tables and built-in calls; see
+// CMakeLists.txt.
+#define PAYLOAD __attribute__((section("speedbump_payload"), used, noinline))
+#define PAYLOAD_INLINE static inline __attribute__((always_inline))
+
+using speedbump::inject::Block;
+using speedbump::inject::Region;
+
+static_assert(offsetof(Block, code) == 16 && offsetof(Block, frame) == 24 &&
+              offsetof(Block, mode) == 32 && offsetof(Block, extended_state) == 40 &&
+              offsetof(Block, all_signals) == 48 && offsetof(Block, borrowed) == 56 &&
+              offsetof(Block, error) == 64);
+static_assert(offsetof(Region, left) == 8);
+static_assert(offsetof(ucontext_t, uc_mcontext.gregs) == 40 &&
+              offsetof(ucontext_t, uc_sigmask) == 296);
+
+// The only code in the text padding. Enters with the Block in %rdi and a stack that is its own
+// down to the end of the mapping; all other registers belong to the interrupted code and come back
+// from the frame.
+asm(R"(
+    .pushsection speedbump_payload,"ax",@progbits
+    .globl speedbump_stub_begin
+    .hidden speedbump_stub_begin
+    .globl speedbump_stub_end
+    .hidden speedbump_stub_end
+    .balign 16
+speedbump_stub_begin:
+    cld
+    mov %rdi, %rbx
+    mov $14, %eax               # rt_sigprocmask(SIG_SETMASK, all, NULL, 8)
+    mov $2, %edi
+    lea 48(%rbx), %rsi
+    xor %edx, %edx
+    mov $8, %r10d
+    syscall
+    mov $9, %eax                # mmap(region, size, RW, PRIVATE|ANONYMOUS|FIXED_NOREPLACE)
+    mov (%rbx), %rdi
+    mov $0x30000, %esi
+    mov $3, %edx
+    mov $0x100022, %r10d
+    mov $-1, %r8
+    xor %r9d, %r9d
+    syscall
+    cmp (%rbx), %rax
+    je 1f
+    mov %rax, 64(%rbx)
+    jmp 3f
+1:  mov (%rbx), %rdi
+    mov 16(%rbx), %rsi
+    mov 8(%rbx), %rcx
+    shr $3, %rcx
+    rep movsq
+    mov $10, %eax               # mprotect(region, code, R|X)
+    mov (%rbx), %rdi
+    mov $0x2000, %esi
+    mov $5, %edx
+    syscall
+    mov %rax, 64(%rbx)
+    test %rax, %rax
+    jnz 2f
+    mov %rsp, %r12
+    mov (%rbx), %rsp
+    mov 56(%rbx), %rax
+    add %rsp, %rax
+    add $0x30000, %rsp
+    mov %rbx, %rdi
+    call *%rax                  # payload_borrowed(block)
+    mov %r12, %rsp
+    mov %rax, 64(%rbx)
+    test %rax, %rax
+    jnz 2f
+    mov (%rbx), %rax
+    movl $1, 0x2008(%rax)       # Region.left: from here the new thread may unmap the region
+    jmp 3f
+2:  mov $11, %eax               # no thread: munmap(region, size)
+    mov (%rbx), %rdi
+    mov $0x30000, %esi
+    syscall
+3:  cmpq $0, 32(%rbx)
+    jne 4f
+    mov 24(%rbx), %rsp
+    mov $15, %eax               # rt_sigreturn
+    syscall
+4:  mov $14, %eax               # rt_sigprocmask(SIG_SETMASK, &frame->uc_sigmask, NULL, 8)
+    mov $2, %edi
+    mov 24(%rbx), %rsi
+    add $296, %rsi
+    xor %edx, %edx
+    mov $8, %r10d
+    syscall
+    mov 40(%rbx), %rcx
+    mov $-1, %eax
+    mov $-1, %edx
+    xrstor64 (%rcx)
+    mov 24(%rbx), %rcx          # rcx and r11 are the kernel's in a system call: free to use
+    mov 40(%rcx), %r8
+    mov 48(%rcx), %r9
+    mov 56(%rcx), %r10
+    mov 72(%rcx), %r12
+    mov 80(%rcx), %r13
+    mov 88(%rcx), %r14
+    mov 96(%rcx), %r15
+    mov 104(%rcx), %rdi
+    mov 112(%rcx), %rsi
+    mov 120(%rcx), %rbp
+    mov 128(%rcx), %rbx
+    mov 136(%rcx), %rdx
+    mov 144(%rcx), %rax
+    mov 168(%rcx), %r11
+    mov 160(%rcx), %rsp
+    jmp *%r11
+    .balign 8
+speedbump_stub_end:
+    .popsection
+)");
+
+extern "C" {
+extern const std::byte speedbump_stub_begin[] __attribute__((visibility("hidden")));
+extern const std::byte speedbump_stub_end[] __attribute__((visibility("hidden")));
+extern const std::byte __start_speedbump_payload[] __attribute__((visibility("hidden")));
+extern const std::byte __stop_speedbump_payload[] __attribute__((visibility("hidden")));
+}
+
+namespace {
+
+PAYLOAD_INLINE long raw_call(long number, long a = 0, long b = 0, long c = 0, long d = 0,
+                             long e = 0, long f = 0) {
+    register long r10 asm("r10") = d;
+    register long r8 asm("r8") = e;
+    register long r9 asm("r9") = f;
+    long result;
+    asm volatile("syscall"
+                 : "=a"(result)
+                 : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                 : "rcx", "r11", "memory");
+    return result;
+}
+
+struct KernelTime {
+    long seconds;
+    long nanoseconds;
+};
+
+struct KernelPollFd {
+    int fd;
+    short events;
+    short revents;
+};
+
+PAYLOAD_INLINE void pause_ns(long nanoseconds) {
+    KernelTime time{0, nanoseconds};
+    raw_call(SYS_nanosleep, reinterpret_cast<long>(&time), 0);
+}
+
+// Whether the other end of a socket is gone; the data that waits is left alone.
+PAYLOAD_INLINE bool hung_up(int fd) {
+    KernelPollFd poll_fd{fd, 0x2000 /* POLLRDHUP */, 0};
+    KernelTime none{0, 0};
+    long ready = raw_call(SYS_ppoll, reinterpret_cast<long>(&poll_fd), 1,
+                          reinterpret_cast<long>(&none), 0, 8);
+    return ready > 0;
+}
+
+template <typename F>
+PAYLOAD_INLINE F* function(uint64_t address) {
+    return reinterpret_cast<F*>(address);
+}
+
+// A signal that came while the thread was borrowed would have made the interrupted call return
+// EINTR. Issued again, the call would sleep on and its caller would not see the signal.
+PAYLOAD_INLINE void heed_signals(const Block* block) {
+    if (!block->repeats_call) return;
+    auto* context = reinterpret_cast<ucontext_t*>(block->frame);
+    uint64_t old_mask;
+    __builtin_memcpy(&old_mask, &context->uc_sigmask, sizeof(old_mask));
+    bool interrupted = false;
+    const auto* canary = reinterpret_cast<const volatile uint64_t*>(block->canary);
+    for (uint64_t i = 0; i < block->canary_words; ++i)
+        if (canary[i] != speedbump::inject::kCanary) interrupted = true;
+    uint64_t pending = 0;
+    raw_call(SYS_rt_sigpending, reinterpret_cast<long>(&pending), 8);
+    pending &= ~old_mask;
+    for (long number = 1; number <= 64 && !interrupted; ++number) {
+        if (!(pending >> (number - 1) & 1)) continue;
+        struct {
+            uint64_t handler, flags, restorer, mask;
+        } action = {};
+        raw_call(SYS_rt_sigaction, number, 0, reinterpret_cast<long>(&action), 8);
+        if (action.handler <= 1) continue; // SIG_DFL and SIG_IGN interrupt nothing
+        if (block->repeats_call == speedbump::inject::kRepeatUnlessAnySignal ||
+            !(action.flags & SA_RESTART))
+            interrupted = true;
+    }
+    if (!interrupted) return;
+    context->uc_mcontext.gregs[REG_RIP] += 2; // behind the syscall instruction
+    context->uc_mcontext.gregs[REG_RAX] = -EINTR;
+}
+
+} // namespace
+
+extern "C" {
+
+// The new thread. Its result stays in the region until it is unmapped, as the very last thing, by
+// a jump into munmap that returns to pthread's own code.
+__attribute__((visibility("hidden"))) PAYLOAD void speedbump_payload_work(Region* region) {
+    using speedbump::inject::Go;
+    // The borrowed thread still stands on the region's stack for a moment.
+    while (__atomic_load_n(&region->left, __ATOMIC_ACQUIRE) == 0) pause_ns(20000);
+    auto self = function<unsigned long()>(region->pthread_self);
+    function<int(unsigned long)>(region->pthread_detach)(self());
+    region->thread_id = static_cast<uint32_t>(raw_call(SYS_gettid));
+
+    int pair[2] = {-1, -1};
+    long error = raw_call(SYS_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0,
+                          reinterpret_cast<long>(pair));
+    if (error < 0) {
+        region->error = static_cast<int32_t>(-error);
+        __atomic_store_n(&region->state, speedbump::inject::kRegionFailed, __ATOMIC_RELEASE);
+        pause_ns(200000000);
+        return;
+    }
+    region->our_fd = pair[1];
+    __atomic_store_n(&region->state, speedbump::inject::kRegionWaiting, __ATOMIC_RELEASE);
+
+    int channel = -1;
+    int core = -1;
+    KernelPollFd poll_fd{pair[0], 1 /* POLLIN */, 0};
+    KernelTime limit{2, 0};
+    long ready = raw_call(SYS_ppoll, reinterpret_cast<long>(&poll_fd), 1,
+                          reinterpret_cast<long>(&limit), 0, 8);
+    if (ready > 0) {
+        alignas(8) char control[64];
+        struct {
+            void* base;
+            unsigned long length;
+        } data{&region->go, sizeof(region->go)};
+        struct {
+            void* name;
+            int name_length, pad;
+            void* data;
+            unsigned long data_count;
+            void* control;
+            unsigned long control_length;
+            int flags, pad2;
+        } message{nullptr, 0, 0, &data, 1, control, sizeof(control), 0, 0};
+        long got = raw_call(SYS_recvmsg, pair[0], reinterpret_cast<long>(&message),
+                            MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+        auto* header = reinterpret_cast<cmsghdr*>(control);
+        if (got > static_cast<long>(offsetof(Go, source)) &&
+            message.control_length >= sizeof(cmsghdr) + 2 * sizeof(int) &&
+            header->cmsg_type == SCM_RIGHTS) {
+            const int* fds = reinterpret_cast<const int*>(control + sizeof(cmsghdr));
+            channel = fds[0];
+            core = fds[1];
+        }
+    }
+    raw_call(SYS_close, pair[0]);
+    raw_call(SYS_close, pair[1]);
+    if (channel < 0) {
+        region->error = ETIMEDOUT;
+        __atomic_store_n(&region->state, speedbump::inject::kRegionFailed, __ATOMIC_RELEASE);
+        return;
+    }
+    __atomic_store_n(&region->state, speedbump::inject::kRegionWorking, __ATOMIC_RELEASE);
+
+    const Go& go = region->go;
+    bool taken = false;
+    if (function<int()>(go.py_is_initialized)() && !hung_up(channel)) {
+        int gil = function<int()>(go.gil_ensure)();
+        // The channel is the cancel flag: who gave up, or died, has closed it.
+        if (!hung_up(channel)) {
+            __atomic_store_n(&region->state, speedbump::inject::kRegionRunning, __ATOMIC_RELEASE);
+            void* dict = function<void*()>(go.dict_new)();
+            auto set = [&](const char* name, int value) __attribute__((always_inline)) {
+                void* number = function<void*(long)>(go.long_from_long)(value);
+                if (!number) return;
+                function<int(void*, const char*, void*)>(go.dict_set_item_string)(dict, name,
+                                                                                  number);
+                function<void(void*)>(go.dec_ref)(number);
+            };
+            if (dict) {
+                set(go.channel_name, channel);
+                set(go.core_name, core);
+                void* result = function<void*(const char*, int, void*, void*, void*)>(
+                    go.run_string)(go.source, 257 /* Py_file_input */, dict, dict, nullptr);
+                if (result) {
+                    taken = true; // the source owns both descriptors
+                    function<void(void*)>(go.dec_ref)(result);
+                }
+                function<void(void*)>(go.dec_ref)(dict);
+            }
+            function<void()>(go.err_clear)();
+        }
+        function<void(int)>(go.gil_release)(gil);
+    }
+    if (!taken) {
+        raw_call(SYS_close, channel);
+        raw_call(SYS_close, core);
+    }
+    __atomic_store_n(&region->state, speedbump::inject::kRegionFinished, __ATOMIC_RELEASE);
+}
+
+void* speedbump_payload_thread(void* region) __attribute__((visibility("hidden")));
+
+// Runs on the borrowed thread, on the region's stack, all signals blocked. 0 or a negative errno.
+__attribute__((visibility("hidden"))) PAYLOAD long speedbump_payload_borrowed(Block* block) {
+    auto* region = reinterpret_cast<Region*>(block->region + speedbump::inject::kDataOffset);
+    region->magic = speedbump::inject::kRegionMagic;
+    region->address = block->region;
+    region->size = speedbump::inject::kRegionSize;
+    region->munmap = block->munmap;
+    region->pthread_self = block->pthread_self;
+    region->pthread_detach = block->pthread_detach;
+    raw_call(SYS_madvise, static_cast<long>(block->region), speedbump::inject::kRegionSize,
+             MADV_DONTFORK);
+    // The alternate signal stack is the one thing in the frame that can't be read from outside.
+    auto* context = reinterpret_cast<ucontext_t*>(block->frame);
+    raw_call(SYS_sigaltstack, 0, reinterpret_cast<long>(&context->uc_stack));
+    unsigned long thread;
+    int error = function<int(unsigned long*, void*, uint64_t, void*)>(block->pthread_create)(
+        &thread, nullptr, block->region + block->thread_entry, region);
+    heed_signals(block);
+    return -error;
+}
+
+} // extern "C"
+
+asm(R"(
+    .pushsection speedbump_payload,"ax",@progbits
+    .globl speedbump_payload_thread
+    .hidden speedbump_payload_thread
+    .balign 16
+speedbump_payload_thread:
+    push %rbx
+    mov %rdi, %rbx
+    call speedbump_payload_work
+    mov 24(%rbx), %rdi          # Region.address
+    mov 32(%rbx), %rsi          # Region.size
+    mov 40(%rbx), %rax          # Region.munmap
+    pop %rbx
+    jmp *%rax
+    .popsection
+)");
+static_assert(offsetof(Region, address) == 24 && offsetof(Region, size) == 32 &&
+              offsetof(Region, munmap) == 40);
+
+namespace speedbump::inject {
+
+Bytes payload_bytes() {
+    return {__start_speedbump_payload,
+            static_cast<size_t>(__stop_speedbump_payload - __start_speedbump_payload)};
+}
+
+Bytes stub_bytes() {
+    return {speedbump_stub_begin, static_cast<size_t>(speedbump_stub_end - speedbump_stub_begin)};
+}
+
+uint64_t borrowed_offset() {
+    return static_cast<uint64_t>(reinterpret_cast<const std::byte*>(&speedbump_payload_borrowed) -
+                                 __start_speedbump_payload);
+}
+
+uint64_t thread_offset() {
+    return static_cast<uint64_t>(reinterpret_cast<const std::byte*>(&speedbump_payload_thread) -
+                                 __start_speedbump_payload);
+}
+
+} // namespace speedbump::inject

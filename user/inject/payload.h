@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+// The code that runs inside a target, and the data it works on. Everything in the section
+// `speedbump_payload` is copied there byte by byte: no relocation, no string literal, no call out
+// of the section except through the addresses below.
+namespace speedbump::inject {
+
+inline constexpr uint32_t kRegionMagic = 0x53423031;
+inline constexpr uint64_t kCodeOffset = 0;      // of the region: the code, one or two pages
+inline constexpr uint64_t kDataOffset = 0x2000; // struct Region
+inline constexpr uint64_t kRegionSize = 0x30000; // the rest is the borrowed thread's stack
+inline constexpr size_t kMaxSource = 12 * 1024;
+
+// How the borrowed thread goes back.
+enum ResumeMode : uint64_t {
+    kResumeFrame = 0,   // rt_sigreturn with the full frame
+    kResumeRestart = 1, // into restart_syscall, whose state rt_sigreturn would destroy
+};
+
+// Whether the frame issues an interrupted call again, and what a signal that came meanwhile does to
+// it: what the kernel does at -ERESTARTSYS, or at -ERESTARTNOHAND and -EINTR.
+enum Repeat : uint64_t {
+    kRepeatNothing = 0,
+    kRepeatUnlessSignal = 1, // a handler without SA_RESTART makes it return EINTR
+    kRepeatUnlessAnySignal = 2,
+};
+
+// States of a region, in order.
+enum RegionState : uint32_t {
+    kRegionEmpty = 0,
+    kRegionWaiting = 1,  // our_fd is valid; the new thread waits for the go
+    kRegionWorking = 2,  // the go arrived
+    kRegionRunning = 3,  // holds the GIL and was not cancelled
+    kRegionFinished = 4, // nothing more will be written; unmapped shortly after
+    kRegionFailed = 5,   // `error` says why; unmapped shortly after
+};
+
+// The go, sent over the bootstrap socket with SCM_RIGHTS: the channel, and the core's memfd.
+struct Go {
+    uint64_t py_is_initialized;
+    uint64_t gil_ensure;
+    uint64_t gil_release;
+    uint64_t dict_new;
+    uint64_t dict_set_item_string;
+    uint64_t long_from_long;
+    uint64_t run_string;
+    uint64_t dec_ref;
+    uint64_t err_clear;
+    char channel_name[16]; // names of the two descriptors in the source's private dict
+    char core_name[16];
+    char source[kMaxSource]; // NUL-terminated Python, compiled as a file
+};
+
+// Lives at region + kDataOffset; the injector only reads it.
+struct Region {
+    uint32_t magic;
+    uint32_t state;         // RegionState
+    uint32_t left;          // 1: the borrowed thread uses the region no more
+    int32_t our_fd;         // the injector's end of the bootstrap socket pair
+    int32_t error;          // errno
+    uint32_t thread_id;     // of the new thread
+    uint64_t address;       // of the region itself
+    uint64_t size;
+    uint64_t munmap;        // in libc
+    uint64_t pthread_self;
+    uint64_t pthread_detach;
+    Go go;
+};
+
+// Lies on the borrowed thread's stack, below the red zone; written by the injector.
+struct Block {
+    uint64_t region;         // 0: address to map at
+    uint64_t code_size;      // 8: of the copy of the section, a multiple of 8
+    uint64_t code;           // 16: where that copy lies
+    uint64_t frame;          // 24: the ucontext that rt_sigreturn restores
+    uint64_t mode;           // 32: ResumeMode
+    uint64_t extended_state; // 40: XSAVE area for kResumeRestart
+    uint64_t all_signals;    // 48: a mask of all ones
+    uint64_t borrowed;       // 56: offset of payload_borrowed in the section
+    int64_t error;           // 64: negative errno; best effort, this memory is the target's again
+    uint64_t canary;         // 72: where kCanary words begin that a signal handler overwrites
+    uint64_t canary_words;   // 80
+    uint64_t repeats_call;   // 88: Repeat
+    uint64_t thread_entry;   // 96: offset of payload_thread in the section
+    uint64_t pthread_create;
+    uint64_t munmap;
+    uint64_t pthread_self;
+    uint64_t pthread_detach;
+};
+
+inline constexpr uint64_t kCanary = 0x5a5b5a5b5a5b5a5bULL;
+
+// The whole section, and offsets into it. `stub_bytes()` is the part that goes into the padding of
+// a text segment; the rest reaches the region through the Block.
+struct Bytes {
+    const std::byte* data;
+    size_t size;
+};
+Bytes payload_bytes();
+Bytes stub_bytes();
+uint64_t borrowed_offset();
+uint64_t thread_offset();
+
+} // namespace speedbump::inject

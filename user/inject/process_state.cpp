@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: MIT
+#include "inject/process_state.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <string_view>
+
+#include "util/fd.h"
+
+namespace speedbump::inject {
+namespace {
+
+// The text behind "NAME" at the start of a line, up to the line's end.
+std::string_view field(std::string_view text, std::string_view name) {
+    for (size_t at = 0; at < text.size();) {
+        size_t end = std::min(text.find('\n', at), text.size());
+        std::string_view line = text.substr(at, end - at);
+        if (line.starts_with(name)) return line.substr(name.size());
+        at = end + 1;
+    }
+    return {};
+}
+
+uint64_t number(std::string_view text, int base) {
+    return std::strtoull(std::string(text).c_str(), nullptr, base);
+}
+
+std::string command_of(pid_t pid) {
+    std::string name = read_proc(fmt::format("/proc/{}/comm", pid));
+    while (!name.empty() && name.back() == '\n') name.pop_back();
+    return name;
+}
+
+} // namespace
+
+std::string read_proc(const std::string& path) {
+    Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    std::string text;
+    if (!fd.valid()) return text;
+    char buffer[4096];
+    for (;;) {
+        ssize_t got = ::read(fd.get(), buffer, sizeof(buffer));
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return text;
+        text.append(buffer, static_cast<size_t>(got));
+    }
+}
+
+std::optional<ThreadStatus> read_status(pid_t pid, pid_t tid) {
+    std::string text = read_proc(fmt::format("/proc/{}/task/{}/status", pid, tid));
+    if (text.empty()) return std::nullopt;
+    ThreadStatus status;
+    std::string_view state = field(text, "State:");
+    size_t at = state.find_first_not_of("\t ");
+    if (at != std::string_view::npos) status.state = state[at];
+    status.tracer = static_cast<pid_t>(number(field(text, "TracerPid:"), 10));
+    status.blocked_signals = number(field(text, "SigBlk:"), 16);
+    status.pending_signals = number(field(text, "SigPnd:"), 16) | number(field(text, "ShdPnd:"), 16);
+    status.ignored_signals = number(field(text, "SigIgn:"), 16);
+    status.shadow_stack =
+        field(text, "x86_Thread_features:").find("shstk") != std::string_view::npos;
+    return status;
+}
+
+std::optional<BlockedCall> read_blocked_call(pid_t pid, pid_t tid) {
+    std::string text = read_proc(fmt::format("/proc/{}/task/{}/syscall", pid, tid));
+    BlockedCall call;
+    unsigned long arguments[6] = {};
+    unsigned long stack_pointer = 0;
+    unsigned long program_counter = 0;
+    int fields = std::sscanf(text.c_str(), "%ld %lx %lx %lx %lx %lx %lx %lx %lx", &call.number,
+                             &arguments[0], &arguments[1], &arguments[2], &arguments[3],
+                             &arguments[4], &arguments[5], &stack_pointer, &program_counter);
+    if (fields == 3 && call.number == -1) { // "-1 SP PC"
+        call.stack_pointer = arguments[0];
+        call.program_counter = arguments[1];
+        return call;
+    }
+    if (fields != 9) return std::nullopt;
+    std::copy(std::begin(arguments), std::end(arguments), call.arguments);
+    call.stack_pointer = stack_pointer;
+    call.program_counter = program_counter;
+    return call;
+}
+
+std::vector<pid_t> read_threads(pid_t pid) {
+    std::vector<pid_t> threads;
+    DIR* directory = ::opendir(fmt::format("/proc/{}/task", pid).c_str());
+    if (!directory) return threads;
+    while (const dirent* entry = ::readdir(directory))
+        if (entry->d_name[0] != '.') threads.push_back(std::atoi(entry->d_name));
+    ::closedir(directory);
+    std::sort(threads.begin(), threads.end());
+    return threads;
+}
+
+std::optional<std::chrono::milliseconds> read_age(pid_t pid) {
+    std::string text = read_proc(fmt::format("/proc/{}/stat", pid));
+    size_t at = text.rfind(')'); // the name in front may hold anything
+    if (at == std::string::npos) return std::nullopt;
+    const char* rest = text.c_str() + at + 2;
+    constexpr int kStartTime = 22; // counted from 1; the state behind the name is 3
+    for (int i = 3; i < kStartTime && rest; ++i) {
+        rest = std::strchr(rest, ' ');
+        if (rest) ++rest;
+    }
+    if (!rest) return std::nullopt;
+    auto ticks = static_cast<int64_t>(std::strtoull(rest, nullptr, 10));
+    timespec now = {};
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    int64_t now_ms = int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1000000;
+    return std::chrono::milliseconds(now_ms - ticks * 1000 / sysconf(_SC_CLK_TCK));
+}
+
+std::optional<LastRun> read_last_run(pid_t pid, pid_t tid) {
+    std::string text = read_proc(fmt::format("/proc/{}/task/{}/sched", pid, tid));
+    auto value = [&](std::string_view name) {
+        std::string_view line = field(text, name);
+        size_t colon = line.find(':');
+        return colon == std::string_view::npos ? std::string()
+                                               : std::string(line.substr(colon + 1));
+    };
+    std::string run = value("se.exec_start");
+    std::string switches = value("nr_switches");
+    if (run.empty() || switches.empty()) return std::nullopt;
+    return LastRun{std::strtod(run.c_str(), nullptr), number(switches, 10)};
+}
+
+std::optional<Error> obstacle(pid_t pid) {
+    std::optional<ThreadStatus> status = read_status(pid, pid);
+    std::string who = fmt::format("process {} ({})", pid, command_of(pid));
+    if (!status) return errno_error(fmt::format("process {}", pid), ESRCH);
+    std::vector<pid_t> threads = read_threads(pid);
+    if (status->state == 'Z' && threads.size() <= 1)
+        return make_error(ErrorKind::kNotFound, who + " is a zombie: it has ended, and its parent "
+                                                      "has not asked for its status yet");
+    bool all_uninterruptible = !threads.empty();
+    for (pid_t tid : threads) {
+        std::optional<ThreadStatus> thread = read_status(pid, tid);
+        if (!thread) continue;
+        if (thread->tracer != 0)
+            return make_error(ErrorKind::kPermission,
+                              fmt::format("{} is traced by process {} ({})", who, thread->tracer,
+                                          command_of(thread->tracer)))
+                .with_hint("a process has one tracer at a time: end the debugger or strace first");
+        if (thread->state == 'T')
+            return make_error(ErrorKind::kIo, who + " is stopped by a signal")
+                .with_hint(fmt::format("let it go on first: kill -CONT {}", pid));
+        if (thread->shadow_stack)
+            return make_error(ErrorKind::kUnsupported,
+                              who + " runs with a user shadow stack, which attaching can't handle");
+        all_uninterruptible = all_uninterruptible && thread->state == 'D';
+    }
+    if (all_uninterruptible)
+        return make_error(ErrorKind::kTimeout,
+                          who + " sleeps uninterruptibly in the kernel (state D), in every thread");
+    return std::nullopt;
+}
+
+} // namespace speedbump::inject

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "util/result.h"
+
+// What /proc tells of a process or thread without touching it.
+namespace speedbump::inject {
+
+// Some fields of /proc/PID/status.
+struct ThreadStatus {
+    char state = '?'; // R S D T t Z X I
+    pid_t tracer = 0;
+    uint64_t blocked_signals = 0;
+    uint64_t pending_signals = 0; // of the thread and of the process
+    uint64_t ignored_signals = 0;
+    bool shadow_stack = false;
+};
+std::optional<ThreadStatus> read_status(pid_t pid, pid_t tid);
+
+// The system call a thread is blocked in, from /proc/PID/task/TID/syscall; nothing while it runs.
+struct BlockedCall {
+    long number = -1; // -1: blocked, but in no call (a page fault)
+    uint64_t arguments[6] = {};
+    uint64_t stack_pointer = 0;
+    uint64_t program_counter = 0;
+};
+std::optional<BlockedCall> read_blocked_call(pid_t pid, pid_t tid);
+
+// The threads of a process, by number; empty when it is gone.
+std::vector<pid_t> read_threads(pid_t pid);
+
+// How long ago a process was forked; nothing when it is gone. Good to 10 ms.
+std::optional<std::chrono::milliseconds> read_age(pid_t pid);
+
+// When a thread last ran, on the scheduler's clock, and how often it was switched out. Only on
+// kernels that show /proc/PID/task/TID/sched.
+struct LastRun {
+    double milliseconds = 0;
+    uint64_t switches = 0;
+};
+std::optional<LastRun> read_last_run(pid_t pid, pid_t tid);
+
+// An error that names why the process can't be attached to now (a zombie, stopped, traced,
+// uninterruptible in all threads), or nothing.
+std::optional<Error> obstacle(pid_t pid);
+
+// The text of a /proc file; empty when it can't be read.
+std::string read_proc(const std::string& path);
+
+} // namespace speedbump::inject

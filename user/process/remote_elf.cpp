@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: MIT
+#include "process/remote_elf.h"
+
+#include <elf.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+namespace speedbump::process {
+namespace {
+
+constexpr uint64_t kPageSize = 4096;
+constexpr size_t kMaxSymbolName = 256;
+constexpr uint32_t kMaxChain = 1 << 16; // a damaged hash table must not hold us
+
+uint64_t page_up(uint64_t address) { return (address + kPageSize - 1) & ~(kPageSize - 1); }
+
+uint32_t gnu_hash(std::string_view name) {
+    uint32_t hash = 5381;
+    for (char c : name) hash = hash * 33 + static_cast<unsigned char>(c);
+    return hash;
+}
+
+uint32_t sysv_hash(std::string_view name) {
+    uint32_t hash = 0;
+    for (char c : name) {
+        hash = (hash << 4) + static_cast<unsigned char>(c);
+        hash ^= (hash >> 24) & 0xf0;
+        hash &= 0x0fffffff;
+    }
+    return hash;
+}
+
+int yama_scope() {
+    std::ifstream file("/proc/sys/kernel/yama/ptrace_scope");
+    int scope = 0;
+    file >> scope;
+    return scope;
+}
+
+} // namespace
+
+Error access_error(pid_t pid, const std::string& what, int error_number) {
+    Error error = errno_error("process " + std::to_string(pid) + ": " + what, error_number);
+    if (error.kind != ErrorKind::kPermission) return error;
+    switch (yama_scope()) {
+        case 1:
+            error.hint = "yama lets only a parent look into a process (ptrace_scope 1): run as "
+                         "root, or once: sudo sysctl kernel.yama.ptrace_scope=0";
+            break;
+        case 2:
+            error.hint = "yama asks for CAP_SYS_PTRACE (ptrace_scope 2): run as root";
+            break;
+        case 3:
+            error.hint = "yama forbids ptrace until the next boot (ptrace_scope 3): start the "
+                         "program with `speedbump run` instead";
+            break;
+        default:
+            error.hint = "run as root, or with CAP_SYS_PTRACE in the process's user namespace";
+    }
+    return error;
+}
+
+Result<void> RemoteMemory::read(uint64_t address, void* buffer, size_t size) const {
+    iovec local{buffer, size};
+    iovec remote{reinterpret_cast<void*>(address), size};
+    ssize_t count = process_vm_readv(pid_, &local, 1, &remote, 1, 0);
+    if (count < 0) return access_error(pid_, "read its memory", errno);
+    if (static_cast<size_t>(count) != size) return access_error(pid_, "read its memory", EFAULT);
+    return {};
+}
+
+size_t RemoteMemory::read_some(uint64_t address, void* buffer, size_t size) const {
+    // The kernel stops at the first bad remote iovec, so one per page tells how far it got.
+    size_t done = 0;
+    while (done < size) {
+        std::array<iovec, 64> remote;
+        size_t count = 0;
+        size_t planned = done;
+        while (count < remote.size() && planned < size) {
+            uint64_t from = address + planned;
+            size_t piece = std::min<size_t>(size - planned, kPageSize - from % kPageSize);
+            remote[count++] = {reinterpret_cast<void*>(from), piece};
+            planned += piece;
+        }
+        iovec local{static_cast<char*>(buffer) + done, planned - done};
+        ssize_t got = process_vm_readv(pid_, &local, 1, remote.data(), count, 0);
+        if (got <= 0) break;
+        bool hole = static_cast<size_t>(got) < planned - done;
+        done += static_cast<size_t>(got);
+        if (hole) break;
+    }
+    return done;
+}
+
+bool RemoteModule::contains_code(uint64_t address) const {
+    return std::any_of(code_.begin(), code_.end(),
+                       [&](const Range& range) { return range.contains(address); });
+}
+
+uint64_t RemoteModule::pointer(uint64_t value) const {
+    // glibc relocates the pointers of PT_DYNAMIC in place, musl and the vdso don't.
+    return value < start_ ? value + bias_ : value;
+}
+
+bool RemoteModule::load(const std::vector<Mapping>& mappings, size_t first, size_t last) {
+    const Mapping& head = mappings[first];
+    start_ = head.start;
+    path_ = head.path;
+    for (size_t i = first; i < last; ++i)
+        if (mappings[i].executable) code_.push_back({mappings[i].start, mappings[i].end});
+    if (code_.empty() || head.file_offset != 0) return false;
+
+    auto header = memory_.value<Elf64_Ehdr>(start_);
+    if (!header || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 ||
+        header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_phentsize != sizeof(Elf64_Phdr) ||
+        header->e_phnum > 256)
+        return false;
+    std::vector<Elf64_Phdr> segments(header->e_phnum);
+    if (!memory_.read(start_ + header->e_phoff, segments.data(),
+                      segments.size() * sizeof(Elf64_Phdr)))
+        return false;
+
+    auto first_load = std::find_if(segments.begin(), segments.end(),
+                                   [](const Elf64_Phdr& s) { return s.p_type == PT_LOAD; });
+    if (first_load == segments.end()) return false;
+    bias_ = start_ - (first_load->p_vaddr - first_load->p_offset);
+    is_executable_ = header->e_type == ET_EXEC;
+    uint64_t dynamic = 0;
+    uint64_t dynamic_size = 0;
+    for (const Elf64_Phdr& segment : segments) {
+        if (segment.p_type == PT_INTERP) is_executable_ = true;
+        if (segment.p_type == PT_DYNAMIC) {
+            dynamic = bias_ + segment.p_vaddr;
+            dynamic_size = std::min<uint64_t>(segment.p_memsz, 64 * 1024);
+        }
+        if (segment.p_type == PT_LOAD && (segment.p_flags & PF_X)) {
+            uint64_t end = bias_ + segment.p_vaddr + segment.p_memsz;
+            if (end % kPageSize != 0 && contains_code(end - 1))
+                padding_.push_back({end, page_up(end)});
+        }
+    }
+    if (dynamic == 0) return true;
+
+    std::vector<Elf64_Dyn> entries(dynamic_size / sizeof(Elf64_Dyn));
+    size_t bytes = memory_.read_some(dynamic, entries.data(), entries.size() * sizeof(Elf64_Dyn));
+    entries.resize(bytes / sizeof(Elf64_Dyn));
+    uint64_t soname = 0;
+    Range rela;
+    Range jmprel;
+    for (const Elf64_Dyn& entry : entries) {
+        if (entry.d_tag == DT_NULL) break;
+        switch (entry.d_tag) {
+            case DT_SYMTAB: symbols_ = pointer(entry.d_un.d_ptr); break;
+            case DT_STRTAB: strings_ = pointer(entry.d_un.d_ptr); break;
+            case DT_GNU_HASH: gnu_hash_ = pointer(entry.d_un.d_ptr); break;
+            case DT_HASH: sysv_hash_ = pointer(entry.d_un.d_ptr); break;
+            case DT_SONAME: soname = entry.d_un.d_val; break;
+            case DT_RELA: rela.start = pointer(entry.d_un.d_ptr); break;
+            case DT_RELASZ: rela.end = entry.d_un.d_val; break;
+            case DT_JMPREL: jmprel.start = pointer(entry.d_un.d_ptr); break;
+            case DT_PLTRELSZ: jmprel.end = entry.d_un.d_val; break;
+            default: break;
+        }
+    }
+    for (Range range : {jmprel, rela})
+        if (range.start != 0) relocations_.push_back({range.start, range.start + range.end});
+    if (soname != 0 && strings_ != 0) {
+        char name[kMaxSymbolName] = {};
+        memory_.read_some(strings_ + soname, name, sizeof(name) - 1);
+        soname_ = name;
+    }
+    return true;
+}
+
+bool RemoteModule::is_named(uint64_t symbol_index, std::string_view name,
+                            uint64_t* address) const {
+    auto symbol = memory_.value<Elf64_Sym>(symbols_ + symbol_index * sizeof(Elf64_Sym));
+    if (!symbol || symbol->st_shndx == SHN_UNDEF || symbol->st_value == 0) return false;
+    if (ELF64_ST_TYPE(symbol->st_info) == STT_TLS) return false;
+    char text[kMaxSymbolName];
+    if (memory_.read_some(strings_ + symbol->st_name, text, name.size() + 1) != name.size() + 1)
+        return false;
+    if (std::string_view(text, name.size()) != name || text[name.size()] != '\0') return false;
+    *address = bias_ + symbol->st_value;
+    return true;
+}
+
+std::optional<uint64_t> RemoteModule::find(std::string_view name) const {
+    if (symbols_ == 0 || strings_ == 0 || name.size() >= kMaxSymbolName) return std::nullopt;
+    uint64_t address = 0;
+    if (gnu_hash_ != 0) {
+        struct Header {
+            uint32_t buckets, first_symbol, bloom_words, bloom_shift;
+        };
+        auto header = memory_.value<Header>(gnu_hash_);
+        if (!header || header->buckets == 0 || header->bloom_words == 0) return std::nullopt;
+        uint32_t hash = gnu_hash(name);
+        uint64_t bloom = gnu_hash_ + sizeof(Header);
+        auto word = memory_.value<uint64_t>(bloom + (hash / 64 % header->bloom_words) * 8);
+        if (!word || !(*word >> (hash % 64) & 1) ||
+            !(*word >> ((hash >> (header->bloom_shift % 32)) % 64) & 1))
+            return std::nullopt;
+        uint64_t buckets = bloom + uint64_t{header->bloom_words} * 8;
+        uint64_t chains = buckets + uint64_t{header->buckets} * 4;
+        auto index = memory_.value<uint32_t>(buckets + uint64_t{hash % header->buckets} * 4);
+        if (!index || *index < header->first_symbol) return std::nullopt;
+        for (uint32_t i = *index, steps = 0; steps < kMaxChain; ++i, ++steps) {
+            auto chain = memory_.value<uint32_t>(chains + uint64_t{i - header->first_symbol} * 4);
+            if (!chain) return std::nullopt;
+            if ((*chain | 1) == (hash | 1) && is_named(i, name, &address)) return address;
+            if (*chain & 1) break;
+        }
+        return std::nullopt;
+    }
+    if (sysv_hash_ == 0) return std::nullopt;
+    struct Header {
+        uint32_t buckets, chains;
+    };
+    auto header = memory_.value<Header>(sysv_hash_);
+    if (!header || header->buckets == 0) return std::nullopt;
+    uint64_t buckets = sysv_hash_ + sizeof(Header);
+    uint64_t chains = buckets + uint64_t{header->buckets} * 4;
+    auto index = memory_.value<uint32_t>(buckets + uint64_t{sysv_hash(name) % header->buckets} * 4);
+    for (uint32_t steps = 0; index && *index != 0 && steps < kMaxChain; ++steps) {
+        if (*index >= header->chains) break;
+        if (is_named(*index, name, &address)) return address;
+        index = memory_.value<uint32_t>(chains + uint64_t{*index} * 4);
+    }
+    return std::nullopt;
+}
+
+std::optional<std::string> RemoteModule::symbol_of_slot(uint64_t slot) const {
+    for (const Range& range : relocations_) {
+        std::vector<Elf64_Rela> entries((range.end - range.start) / sizeof(Elf64_Rela));
+        size_t bytes =
+            memory_.read_some(range.start, entries.data(), entries.size() * sizeof(Elf64_Rela));
+        entries.resize(bytes / sizeof(Elf64_Rela));
+        for (const Elf64_Rela& entry : entries) {
+            if (bias_ + entry.r_offset != slot) continue;
+            auto symbol = memory_.value<Elf64_Sym>(symbols_ +
+                                                   ELF64_R_SYM(entry.r_info) * sizeof(Elf64_Sym));
+            if (!symbol) return std::nullopt;
+            char name[kMaxSymbolName] = {};
+            memory_.read_some(strings_ + symbol->st_name, name, sizeof(name) - 1);
+            return std::string(name);
+        }
+    }
+    return std::nullopt;
+}
+
+Result<std::vector<RemoteModule>> load_modules(pid_t pid) {
+    Result<std::vector<Mapping>> mappings = read_maps(pid);
+    if (!mappings) return std::move(mappings.error());
+    RemoteMemory memory(pid);
+    if (!mappings->empty()) {
+        char byte;
+        Result<void> probe = memory.read(mappings->front().start, &byte, 1);
+        if (!probe && probe.error().kind == ErrorKind::kPermission) return std::move(probe.error());
+    }
+    std::vector<RemoteModule> modules;
+    for (size_t first = 0; first < mappings->size();) {
+        const Mapping& head = (*mappings)[first];
+        size_t last = first + 1;
+        while (last < mappings->size() && (*mappings)[last].inode == head.inode &&
+               (*mappings)[last].device == head.device && (*mappings)[last].path == head.path &&
+               (*mappings)[last].file_offset != 0)
+            ++last;
+        RemoteModule module(memory);
+        if (module.load(*mappings, first, last)) modules.push_back(std::move(module));
+        first = last;
+    }
+    return modules;
+}
+
+} // namespace speedbump::process

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "process/maps.h"
+#include "util/result.h"
+
+namespace speedbump::process {
+
+// The memory of another process, by process_vm_readv: no stop, no ptrace attachment. Needs
+// CAP_SYS_PTRACE or the right to ptrace; kPermission with a hint otherwise. Cheap to copy.
+class RemoteMemory {
+  public:
+    explicit RemoteMemory(pid_t pid) : pid_(pid) {}
+
+    // All `size` bytes, or an error.
+    Result<void> read(uint64_t address, void* buffer, size_t size) const;
+    // As many bytes as can be read before the first hole; 0 when there are none.
+    size_t read_some(uint64_t address, void* buffer, size_t size) const;
+    template <typename T>
+    std::optional<T> value(uint64_t address) const {
+        T result;
+        if (read_some(address, &result, sizeof(result)) != sizeof(result)) return std::nullopt;
+        return result;
+    }
+    pid_t pid() const { return pid_; }
+
+  private:
+    pid_t pid_;
+};
+
+// What a refusal to look into or stop a process means here, with the way out: yama, a container's
+// limits, another user's process.
+Error access_error(pid_t pid, const std::string& what, int error_number);
+
+// One ELF file as it lies in the memory of a process: executable or shared library. Everything is
+// read from memory, so files that are stripped, deleted, replaced or of another mount namespace
+// are no different.
+class RemoteModule {
+  public:
+    struct Range {
+        uint64_t start = 0;
+        uint64_t end = 0;
+        bool contains(uint64_t address) const { return address >= start && address < end; }
+    };
+
+    const std::string& path() const { return path_; }
+    const std::string& soname() const { return soname_; }
+    bool is_executable() const { return is_executable_; } // an ET_EXEC, or has an interpreter
+    uint64_t bias() const { return bias_; }               // address minus p_vaddr
+    const std::vector<Range>& code() const { return code_; }  // executable mappings
+    // The bytes from the end of each executable segment to the end of its last page.
+    const std::vector<Range>& code_padding() const { return padding_; }
+    bool contains_code(uint64_t address) const;
+
+    // The address of a defined symbol of .dynsym.
+    std::optional<uint64_t> find(std::string_view name) const;
+    // The symbol that the dynamic linker writes into the word at `slot`, or nothing.
+    std::optional<std::string> symbol_of_slot(uint64_t slot) const;
+
+  private:
+    friend Result<std::vector<RemoteModule>> load_modules(pid_t pid);
+    explicit RemoteModule(RemoteMemory memory) : memory_(memory) {}
+    bool load(const std::vector<Mapping>& mappings, size_t first, size_t last);
+    uint64_t pointer(uint64_t value) const;
+    bool is_named(uint64_t symbol_index, std::string_view name, uint64_t* address) const;
+
+    RemoteMemory memory_;
+    std::string path_;
+    std::string soname_;
+    bool is_executable_ = false;
+    uint64_t start_ = 0;
+    uint64_t bias_ = 0;
+    std::vector<Range> code_;
+    std::vector<Range> padding_;
+    uint64_t symbols_ = 0;
+    uint64_t strings_ = 0;
+    uint64_t gnu_hash_ = 0;
+    uint64_t sysv_hash_ = 0;
+    std::vector<Range> relocations_; // DT_RELA and DT_JMPREL
+};
+
+// The 64-bit ELF files that a process has mapped with executable code, by address. kNotFound when
+// it is gone, kPermission when it may not be read.
+Result<std::vector<RemoteModule>> load_modules(pid_t pid);
+
+} // namespace speedbump::process
