@@ -1,0 +1,505 @@
+// SPDX-License-Identifier: MIT
+#include "process/resolver.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/openat2.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "elf/image.h"
+#include "process/symbol_matcher.h"
+#include "targets/matcher.h"
+
+namespace speedbump::process {
+
+namespace {
+
+using targets::BinaryIdentity;
+using targets::TargetLine;
+
+constexpr std::string_view kDeleted = " (deleted)";
+
+// Where a symbolic link leads as a text; empty when it can't be read.
+std::string read_link(const std::string& path) {
+    std::array<char, PATH_MAX> buffer;
+    const ssize_t length = ::readlink(path.c_str(), buffer.data(), buffer.size());
+    return length < 0 ? std::string() : std::string(buffer.data(), static_cast<size_t>(length));
+}
+
+std::string path_of_descriptor(const Fd& fd) {
+    return read_link(fmt::format("/proc/self/fd/{}", fd.get()));
+}
+
+// Opens `path` below `root` ("" is our own); no symbolic link leads out of it.
+Fd open_below(const std::string& root, const std::string& path, int flags) {
+    if (root.empty()) return Fd(::open(path.c_str(), flags | O_CLOEXEC));
+    const Fd directory(::open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!directory.valid()) return Fd();
+    struct open_how how = {};
+    how.flags = static_cast<uint64_t>(flags | O_CLOEXEC);
+    how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
+    return Fd(
+        static_cast<int>(::syscall(SYS_openat2, directory.get(), path.c_str(), &how, sizeof(how))));
+}
+
+// What /proc/PID/maps shows for mappings of this file. stat tells other numbers on overlayfs and
+// btrfs, so the file is mapped and looked up.
+Result<FileKey> mapped_key(const Fd& fd, const std::string& path) {
+    const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+    void* const start = ::mmap(nullptr, page, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+    if (start == MAP_FAILED) return errno_error("map " + path, errno);
+    Result<std::vector<Mapping>> maps = read_maps(::getpid());
+    ::munmap(start, page);
+    if (!maps) return std::move(maps).error();
+    const auto address = reinterpret_cast<uintptr_t>(start);
+    for (const Mapping& mapping : *maps) {
+        if (address >= mapping.start && address < mapping.end) {
+            return FileKey{mapping.device, mapping.inode};
+        }
+    }
+    return make_error(ErrorKind::kIo, path + ": its mapping is not listed");
+}
+
+// DT_SONAME without the symbols; empty when there is none or the file is no good ELF file.
+std::string read_soname(const Fd& fd, const std::string& path) {
+    Fd own(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 3));
+    if (!own.valid()) return {};
+    auto source = elf::make_file_source(std::move(own), path);
+    if (!source) return {};
+    auto image = elf::Image::parse(std::move(*source), path, elf::ImageRole::kProgram);
+    if (!image) return {};
+    std::optional<uint64_t> strings;
+    std::optional<uint64_t> soname;
+    for (const Elf64_Dyn& entry : image->dynamic()) {
+        if (entry.d_tag == DT_STRTAB) strings = entry.d_un.d_ptr;
+        if (entry.d_tag == DT_SONAME) soname = entry.d_un.d_val;
+    }
+    if (!strings || !soname) return {};
+    auto bytes = image->read_address(*strings + *soname, PATH_MAX, PATH_MAX, "DT_SONAME");
+    if (!bytes) return {};
+    const auto end = std::find(bytes->begin(), bytes->end(), 0);
+    return end == bytes->end() ? std::string() : std::string(bytes->begin(), end);
+}
+
+// The part of an absolute pattern that stands for one file or folder: the whole path, or the folder
+// before the first glob character.
+std::string fixed_prefix(const targets::Pattern& pattern) {
+    if (!pattern.is_glob) return pattern.text;
+    const std::string_view text = pattern.text;
+    const size_t slash = text.substr(0, text.find_first_of("*?[")).rfind('/');
+    return std::string(text.substr(0, slash));
+}
+
+// The file offset of what an IFUNC stands for in a process (0: none is known).
+Result<uint64_t> find_implementation(const elf::ElfFile&, const elf::Function&, pid_t) {
+    return make_error(ErrorKind::kUnsupported,
+                      "indirect function (IFUNC): which implementation is used is not known");
+}
+
+// One way to reach a file, before it is opened.
+struct Sighting {
+    std::vector<std::string> paths; // as its process sees it, and by its other names
+    bool is_main_executable = false;
+    std::string debug_root;
+    pid_t pid = 0; // 0: looked at by path
+};
+
+} // namespace
+
+struct Resolver::Impl {
+    Impl(const targets::TargetsFile& targets_file, elf::PlacementOptions options);
+
+    struct File {
+        Fd fd; // open while there are matches, so that the inode is not used again
+        std::string path;
+        std::shared_ptr<const elf::ElfFile> elf; // kept while an IFUNC waits for a process
+        std::string soname;
+        std::set<std::pair<std::string, bool>> identities; // path, is the main executable
+        std::set<size_t> lines;                            // whose BINARY names it
+        std::unordered_set<uint64_t> reported;             // entries of all matches so far
+        bool waits_for_ifunc = false;
+        // what a later look compares before it trusts an inode number that was free meanwhile
+        timespec changed = {};
+        off_t size = 0;
+    };
+
+    // Where a pattern's prefix leads in one process: the text to put before the rest of a path.
+    struct Alias {
+        std::string real;
+        std::string named;
+    };
+
+    // What is decided of the functions of one file, by their entries: several names of one function
+    // are one target.
+    struct Decisions {
+        std::map<uint64_t, SymbolMatcher::Decision> by_entry;
+        void add(uint64_t entry, SymbolMatcher::Decision decision) {
+            const auto [found, is_new] = by_entry.try_emplace(entry, decision);
+            if (!is_new && found->second.line_index < decision.line_index) {
+                found->second = std::move(decision);
+            }
+        }
+    };
+
+    std::vector<size_t> lines_for(const BinaryIdentity& identity) const;
+    std::vector<Alias> aliases_below(const std::string& root) const;
+    bool is_known(const FileKey& key, const Sighting& sighting) const;
+    static bool is_unchanged(const File& known, pid_t pid, const Mapping& mapping);
+    Result<void> look(const FileKey& key, Fd fd, const Sighting& sighting, Findings& findings);
+    void match(File& file, const FileKey& key, const Sighting& sighting, bool only_ifuncs,
+               Findings& findings);
+    void match_offset(const File& file, size_t line, Decisions& decisions, Findings& findings);
+    void skip(Findings& findings, Skipped skipped);
+    void skip_file(Findings& findings, const Sighting& sighting, const Error& error);
+
+    const targets::TargetsFile& targets;
+    elf::PlacementOptions placement;
+    // native lines by the text of BINARY, each list ascending
+    std::vector<std::pair<targets::Pattern, std::vector<size_t>>> binaries;
+    std::vector<std::string> prefixes; // fixed parts of absolute patterns
+    bool needs_soname = false;
+    std::map<FileKey, File> files;
+    std::vector<bool> matched; // by line
+    std::set<std::tuple<std::string, std::string, size_t>> skipped_before;
+};
+
+Resolver::Impl::Impl(const targets::TargetsFile& targets_file, elf::PlacementOptions options)
+    : targets(targets_file), placement(options), matched(targets_file.lines.size()) {
+    std::unordered_map<std::string_view, size_t> place;
+    std::set<std::string> unique_prefixes;
+    for (size_t index = 0; index < targets.lines.size(); ++index) {
+        const TargetLine& line = targets.lines[index];
+        if (line.world != targets::World::kNative) continue;
+        const std::string& text = line.container.text;
+        const auto [found, is_new] = place.try_emplace(text, binaries.size());
+        if (is_new) {
+            binaries.push_back({line.container, {}});
+            if (text.starts_with('/')) unique_prefixes.insert(fixed_prefix(line.container));
+            const bool is_name = text.find('/') == std::string::npos;
+            if (is_name && text != "exe" && text != "*") needs_soname = true;
+        }
+        binaries[found->second].second.push_back(index);
+    }
+    unique_prefixes.erase("");
+    prefixes.assign(unique_prefixes.begin(), unique_prefixes.end());
+}
+
+std::vector<size_t> Resolver::Impl::lines_for(const BinaryIdentity& identity) const {
+    std::vector<size_t> lines;
+    for (const auto& [pattern, indexes] : binaries) {
+        if (!targets::binary_matches(pattern, identity)) continue;
+        lines.insert(lines.end(), indexes.begin(), indexes.end());
+    }
+    return lines;
+}
+
+// The prefixes that are symbolic links below this root: /lib/x.so may be mapped as /usr/lib/x.so.1.
+std::vector<Resolver::Impl::Alias> Resolver::Impl::aliases_below(const std::string& root) const {
+    std::vector<Alias> aliases;
+    for (const std::string& prefix : prefixes) {
+        const Fd fd = open_below(root, prefix, O_PATH);
+        if (!fd.valid()) continue;
+        const std::string real = path_of_descriptor(fd);
+        if (!real.empty() && real != prefix) aliases.push_back({real, prefix});
+    }
+    return aliases;
+}
+
+// Whether another look at the file by these names can bring nothing new.
+bool Resolver::Impl::is_known(const FileKey& key, const Sighting& sighting) const {
+    const auto found = files.find(key);
+    if (found == files.end() || found->second.waits_for_ifunc) return false;
+    return std::all_of(sighting.paths.begin(), sighting.paths.end(), [&](const std::string& path) {
+        return found->second.identities.contains({path, sighting.is_main_executable});
+    });
+}
+
+// Whether the file of that name is, for all that can be seen from outside, the one that was read.
+bool Resolver::Impl::is_unchanged(const File& known, pid_t pid, const Mapping& mapping) {
+    if (known.fd.valid()) return true; // the inode can't have been freed
+    struct stat status = {};
+    const std::string range =
+        fmt::format("/proc/{}/map_files/{:x}-{:x}", pid, mapping.start, mapping.end);
+    if (::stat(range.c_str(), &status) != 0 &&
+        ::stat(fmt::format("/proc/{}/root{}", pid, mapping.path).c_str(), &status) != 0) {
+        return true; // what can't be asked for can't be read anew either
+    }
+    return status.st_size == known.size && status.st_ctim.tv_sec == known.changed.tv_sec &&
+           status.st_ctim.tv_nsec == known.changed.tv_nsec;
+}
+
+void Resolver::Impl::skip(Findings& findings, Skipped skipped) {
+    if (!skipped_before.insert({skipped.path, skipped.name, skipped.line_index}).second) return;
+    findings.skipped.push_back(std::move(skipped));
+}
+
+// Reports a file that can't be read, when a line names it by one of its paths.
+void Resolver::Impl::skip_file(Findings& findings, const Sighting& sighting, const Error& error) {
+    for (const std::string& path : sighting.paths) {
+        const std::vector<size_t> lines =
+            lines_for({path, std::string(), sighting.is_main_executable});
+        const auto wants = std::find_if(lines.rbegin(), lines.rend(), [this](size_t index) {
+            return !targets.lines[index].exclude;
+        });
+        if (wants == lines.rend()) continue;
+        std::string reason = error.message;
+        if (!error.hint.empty()) reason += " (" + error.hint + ")";
+        skip(findings, {path, targets.lines[*wants].name.text, *wants, reason});
+        return;
+    }
+}
+
+// Takes a file in: finds the lines that name it by its new names, and what they match.
+Result<void> Resolver::Impl::look(const FileKey& key, Fd fd, const Sighting& sighting,
+                                  Findings& findings) {
+    const bool is_new = !files.contains(key);
+    File& file = files[key];
+    if (is_new) {
+        file.path = sighting.paths.front();
+        if (needs_soname) file.soname = read_soname(fd, file.path);
+        struct stat status = {};
+        if (::fstat(fd.get(), &status) == 0) {
+            file.changed = status.st_ctim;
+            file.size = status.st_size;
+        }
+    }
+    const size_t lines_before = file.lines.size();
+    for (const std::string& path : sighting.paths) {
+        if (!file.identities.insert({path, sighting.is_main_executable}).second) continue;
+        const std::vector<size_t> lines =
+            lines_for({path, file.soname, sighting.is_main_executable});
+        file.lines.insert(lines.begin(), lines.end());
+    }
+    const bool has_targets =
+        std::any_of(file.lines.begin(), file.lines.end(),
+                    [this](size_t index) { return !targets.lines[index].exclude; });
+    const bool has_new_lines = file.lines.size() > lines_before;
+    if (!has_targets || (!has_new_lines && !file.waits_for_ifunc)) return {};
+
+    if (!file.elf) {
+        auto opened = elf::ElfFile::open(fd.get(), file.path, {.root = sighting.debug_root});
+        if (!opened) {
+            Error error = std::move(opened).error();
+            // it may be a good file at the next look
+            if (file.reported.empty()) files.erase(key);
+            return error;
+        }
+        file.elf = std::move(*opened);
+    }
+    if (!file.fd.valid()) file.fd = std::move(fd);
+    match(file, key, sighting, !has_new_lines, findings);
+    if (!file.waits_for_ifunc) file.elf.reset();
+    if (file.reported.empty() && !file.waits_for_ifunc) file.fd.reset();
+    return {};
+}
+
+// `only_ifuncs`: everything else was decided at an earlier look.
+void Resolver::Impl::match(File& file, const FileKey& key, const Sighting& sighting,
+                           bool only_ifuncs, Findings& findings) {
+    const std::vector<size_t> lines(file.lines.begin(), file.lines.end());
+    SymbolMatcher matcher(targets, lines, matched);
+    Decisions decisions;
+    file.waits_for_ifunc = false;
+    for (const elf::Function& function : file.elf->functions()) {
+        if (only_ifuncs && !function.is_ifunc) continue;
+        std::optional<SymbolMatcher::Decision> decision = matcher.decide(function);
+        if (!decision) continue;
+        if (!function.is_ifunc) {
+            decisions.add(function.file_offset, std::move(*decision));
+            continue;
+        }
+        Result<uint64_t> implementation = find_implementation(*file.elf, function, sighting.pid);
+        if (implementation) {
+            const elf::Function* other = file.elf->function_at_offset(*implementation);
+            if (other != nullptr && other->file_offset == *implementation) {
+                auto by_own_name = matcher.decide(*other);
+                if (by_own_name) decisions.add(*implementation, std::move(*by_own_name));
+            }
+            decisions.add(*implementation, std::move(*decision));
+        } else if (!targets.lines[decision->line_index].exclude) {
+            file.waits_for_ifunc = true;
+            skip(findings,
+                 {file.path, decision->name, decision->line_index, implementation.error().message});
+        }
+    }
+    for (const size_t line : matcher.offset_lines()) {
+        match_offset(file, line, decisions, findings);
+    }
+
+    std::vector<uint64_t> entries;
+    std::vector<SymbolMatcher::Decision> chosen;
+    for (auto& [entry, decision] : decisions.by_entry) {
+        if (targets.lines[decision.line_index].exclude) continue;
+        if (!file.reported.insert(entry).second) continue;
+        entries.push_back(entry);
+        chosen.push_back(std::move(decision));
+    }
+    if (entries.empty()) return;
+    std::vector<elf::ProbeSite> sites = elf::place_probes(*file.elf, entries, placement);
+    for (size_t at = 0; at < entries.size(); ++at) {
+        findings.matches.push_back({key, file.path, std::move(chosen[at].name), entries[at],
+                                    std::move(sites[at]), chosen[at].line_index});
+    }
+}
+
+// A line with a file offset at which no known function starts; those at a start go by its names.
+void Resolver::Impl::match_offset(const File& file, size_t line, Decisions& decisions,
+                                  Findings& findings) {
+    const uint64_t offset = *targets.lines[line].file_offset;
+    const elf::Function* inside = file.elf->function_at_offset(offset);
+    if (inside != nullptr && inside->file_offset == offset) return;
+    const std::string& name = targets.lines[line].name.text;
+    if (file.elf->code_at(offset, 1).empty()) {
+        skip(findings, {file.path, name, line, "the file holds no code at this offset"});
+    } else if (inside != nullptr) {
+        // not even an instruction has to start there
+        skip(findings, {file.path, name, line,
+                        fmt::format("the offset lies inside of {}, which starts at 0x{:x}",
+                                    inside->names.front(), inside->file_offset)});
+    } else {
+        matched[line] = true;
+        decisions.add(offset, {line, name});
+    }
+}
+
+Resolver::Resolver(const targets::TargetsFile& file, elf::PlacementOptions placement)
+    : impl_(std::make_unique<Impl>(file, placement)) {}
+Resolver::~Resolver() = default;
+
+Result<Findings> Resolver::look_at_process(pid_t pid) {
+    Impl& impl = *impl_;
+    Findings findings;
+    if (impl.binaries.empty()) return findings;
+    Result<std::vector<Mapping>> maps = read_maps(pid);
+    if (!maps) return std::move(maps).error();
+    const std::string root_link = fmt::format("/proc/{}/root", pid);
+    const std::string executable = read_link(fmt::format("/proc/{}/exe", pid));
+    const std::string chroot = read_link(root_link);
+    const std::vector<Impl::Alias> aliases = impl.aliases_below(root_link);
+
+    struct Seen {
+        const Mapping* mapping;
+        Sighting sighting;
+    };
+    std::map<FileKey, Seen> seen;
+    for (const Mapping& mapping : *maps) {
+        if (!mapping.executable) continue;
+        auto [found, is_new] = seen.try_emplace(
+            {mapping.device, mapping.inode}, Seen{&mapping, Sighting{{}, false, root_link, pid}});
+        Sighting& sighting = found->second.sighting;
+        const auto add_path = [&sighting](std::string path) {
+            const auto& paths = sighting.paths;
+            if (std::find(paths.begin(), paths.end(), path) == paths.end()) {
+                sighting.paths.push_back(std::move(path));
+            }
+        };
+        // maps shows the path from our root or from that of the mount namespace
+        if (chroot.size() > 1 && mapping.path.starts_with(chroot + "/")) {
+            add_path(mapping.path.substr(chroot.size()));
+        }
+        add_path(mapping.path);
+        for (const Impl::Alias& alias : aliases) {
+            const std::string_view path = mapping.path;
+            if (!path.starts_with(alias.real) || mapping.deleted) continue;
+            const std::string_view rest = path.substr(alias.real.size());
+            if (rest.empty() || rest.front() == '/') add_path(alias.named + std::string(rest));
+        }
+        std::string full = mapping.path;
+        if (mapping.deleted) full += kDeleted;
+        if (full == executable) sighting.is_main_executable = true;
+    }
+
+    for (auto& [key, one] : seen) {
+        const auto known = impl.files.find(key);
+        if (known != impl.files.end() && !Impl::is_unchanged(known->second, pid, *one.mapping)) {
+            impl.files.erase(known);
+        }
+        if (!impl.is_known(key, one.sighting)) {
+            Result<Fd> fd = open_mapped_file(pid, *one.mapping);
+            Result<void> looked = fd ? impl.look(key, std::move(*fd), one.sighting, findings)
+                                     : Result<void>(std::move(fd).error());
+            if (!looked) impl.skip_file(findings, one.sighting, looked.error());
+        }
+        const auto file = impl.files.find(key);
+        if (file != impl.files.end() && !file->second.reported.empty()) findings.files.insert(key);
+    }
+    return findings;
+}
+
+Result<Findings> Resolver::look_at_file(const std::string& path, const std::string& root,
+                                        bool is_main_executable) {
+    Findings findings;
+    Fd fd = open_below(root, path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+    if (!fd.valid()) return errno_error("open " + path, errno);
+    struct stat status = {};
+    if (::fstat(fd.get(), &status) != 0) return errno_error("fstat " + path, errno);
+    if (!S_ISREG(status.st_mode)) {
+        return make_error(ErrorKind::kInvalid, path + ": is no regular file");
+    }
+    const Result<FileKey> key = mapped_key(fd, path);
+    if (!key) return Error(key.error());
+
+    Sighting sighting{{path}, is_main_executable, root, 0};
+    std::string real = path_of_descriptor(fd);
+    const std::string above = root.empty() ? std::string() : read_link(root);
+    if (above.size() > 1 && real.starts_with(above + "/")) real.erase(0, above.size());
+    if (!real.empty() && real != path) sighting.paths.push_back(std::move(real));
+    if (!impl_->is_known(*key, sighting)) {
+        if (auto looked = impl_->look(*key, std::move(fd), sighting, findings); !looked) {
+            return std::move(looked).error();
+        }
+    }
+    const auto file = impl_->files.find(*key);
+    if (file != impl_->files.end() && !file->second.reported.empty()) findings.files.insert(*key);
+    return findings;
+}
+
+Findings Resolver::look_at_named_files(const std::string& root) {
+    Findings all;
+    for (const auto& [pattern, lines] : impl_->binaries) {
+        if (pattern.is_glob || !pattern.text.starts_with('/')) continue;
+        const auto wants = std::find_if(lines.rbegin(), lines.rend(), [this](size_t index) {
+            return !impl_->targets.lines[index].exclude;
+        });
+        if (wants == lines.rend()) continue;
+        Result<Findings> one = look_at_file(pattern.text, root, false);
+        if (!one) {
+            // a file that is not there may come; that nothing matched is told at the end
+            if (one.error().kind == ErrorKind::kNotFound) continue;
+            impl_->skip(all, {pattern.text, impl_->targets.lines[*wants].name.text, *wants,
+                              one.error().message});
+            continue;
+        }
+        all.files.merge(one->files);
+        std::move(one->matches.begin(), one->matches.end(), std::back_inserter(all.matches));
+        std::move(one->skipped.begin(), one->skipped.end(), std::back_inserter(all.skipped));
+    }
+    return all;
+}
+
+int Resolver::descriptor(const FileKey& key) const {
+    const auto file = impl_->files.find(key);
+    return file == impl_->files.end() ? -1 : file->second.fd.get();
+}
+
+std::vector<size_t> Resolver::unmatched_lines() const {
+    std::vector<size_t> unmatched;
+    for (size_t index = 0; index < impl_->targets.lines.size(); ++index) {
+        const TargetLine& line = impl_->targets.lines[index];
+        const bool is_target = line.world == targets::World::kNative && !line.exclude;
+        if (is_target && !impl_->matched[index]) unmatched.push_back(index);
+    }
+    return unmatched;
+}
+
+} // namespace speedbump::process
