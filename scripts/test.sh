@@ -1,0 +1,110 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# Installs what is missing, builds, and runs every test.
+#
+#   scripts/test.sh [--no-setup] [LABEL...]   LABEL: those of `expected` below; default: all
+#
+# The last line is "N passed, M failed, K skipped". The exit status is 0 when nothing failed and at
+# least as many tests ran as are expected.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# The least number of tests that each run must have; a run that shrinks is a failure. Raise a
+# number when tests are added.
+declare -A expected=(
+    [unit]=10
+    [check]=5
+    [runtime]=1
+    [python]=0
+    [kmod]=0
+    [vm]=0
+    [fuzz]=0
+    [asan]=8
+    [tsan]=8
+)
+order=(check unit runtime python kmod vm fuzz asan tsan)
+
+say() { printf '\n== %s\n' "$*"; }
+
+with_setup=yes
+runs=()
+for argument in "$@"; do
+    case $argument in
+    --no-setup) with_setup= ;;
+    *)
+        [ -n "${expected[$argument]+known}" ] || {
+            echo "unknown label '$argument': ${order[*]}" >&2
+            exit 2
+        }
+        runs+=("$argument")
+        ;;
+    esac
+done
+[ ${#runs[@]} -gt 0 ] || runs=("${order[@]}")
+
+if [ -n "$with_setup" ]; then
+    groups=(build test)
+    case " ${runs[*]} " in *" vm "*) groups+=(vm) ;; esac
+    say "setup: ${groups[*]}"
+    scripts/setup.sh "${groups[@]}"
+fi
+
+# Attaching needs root; building does not.
+root=()
+if [ "$(id -u)" != 0 ]; then
+    if command -v sudo >/dev/null; then
+        root=(sudo "--preserve-env=CI,PATH")
+    else
+        echo "not root and no sudo: what needs root is skipped" >&2
+    fi
+fi
+
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+jobs=$(nproc)
+failed=0
+
+# build PRESET: configures and builds; on failure nothing of it can run.
+build() {
+    say "build: $1"
+    cmake --preset "$1" >"$results/cmake-$1.log" 2>&1 || {
+        cat "$results/cmake-$1.log"
+        return 1
+    }
+    cmake --build --preset "$1" -j "$jobs"
+}
+
+# run_tests RUN PRESET LABEL [JOBS]
+run_tests() {
+    local run=$1 preset=$2 label=$3 parallel=${4:-1} command=()
+    say "tests: $run"
+    # thread sanitizer's shadow does not fit every random layout of the address space
+    [ "$run" != tsan ] || command=(setarch --addr-no-randomize)
+    case $run in runtime | python | kmod | vm | unit) command=("${root[@]}") ;; esac
+    "${command[@]}" ctest --preset "$preset" -L "^$label\$" -j "$parallel" --timeout 900 \
+        --no-tests=ignore --output-junit "$results/$run.xml" </dev/null || failed=1
+}
+
+declare -A built=()
+for run in "${runs[@]}"; do
+    case $run in
+    asan | tsan) preset=$run label=unit parallel=$jobs ;;
+    unit | check) preset=release label=$run parallel=$jobs ;;
+    *) preset=release label=$run parallel=1 ;;
+    esac
+    if [ -z "${built[$preset]+known}" ]; then
+        built[$preset]=yes
+        build "$preset" || built[$preset]=no
+    fi
+    if [ "${built[$preset]}" = no ]; then
+        echo "$run: not run, the build failed"
+        failed=1
+        continue
+    fi
+    run_tests "$run" "$preset" "$label" "$parallel"
+done
+
+say "summary"
+minimums=()
+for run in "${runs[@]}"; do minimums+=("$run=${expected[$run]}"); done
+python3 scripts/count_tests.py "$results" "${minimums[@]}" "failed=$failed"
