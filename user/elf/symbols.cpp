@@ -16,13 +16,14 @@ namespace speedbump::elf {
 namespace {
 
 // Bounds on what one file may make us hold: far above Chromium's own figures.
-constexpr uint64_t kMaxSymbolBytes = 1u << 30;
-constexpr uint64_t kMaxStringBytes = 1u << 30;
+constexpr uint64_t kMaxSymbolBytes = 256u << 20;
+constexpr uint64_t kMaxStringBytes = 512u << 20;
 constexpr uint64_t kMaxNameBytes = 64u << 10;
 constexpr uint64_t kMaxCodeBytes = uint64_t{2} << 30;
-constexpr uint64_t kMaxRelocationBytes = 1u << 30;
+constexpr uint64_t kMaxRelocationBytes = 256u << 20;
 constexpr uint64_t kMaxRelocations = 32u << 20;
 constexpr uint64_t kMaxHashBytes = 256u << 20;
+constexpr uint64_t kRelocatedBlock = 4096;
 
 #if defined(__x86_64__)
 constexpr uint32_t kRelativeType = R_X86_64_RELATIVE;
@@ -37,18 +38,18 @@ struct Candidate {
     uint64_t address;
     uint64_t size;
     std::string_view name;
-    uint8_t rank;  // of the name among its aliases; lower is better
-    bool typed;    // FUNC or GNU_IFUNC
+    uint8_t rank; // of the name among its aliases; lower is better
+    bool typed;   // FUNC or GNU_IFUNC
     bool is_ifunc;
-    bool is_label;  // only to be known of, no function
+    bool is_label; // only to be known of, no function
 };
 
 // One symbol table with what belongs to it.
 struct Table {
     std::vector<Elf64_Sym> symbols;
-    const std::vector<unsigned char>* strings = nullptr;  // ends with NUL
-    std::vector<uint32_t> extended_sections;              // SHT_SYMTAB_SHNDX, or empty
-    std::vector<uint16_t> versions;                       // SHT_GNU_versym, or empty
+    const std::vector<unsigned char>* strings = nullptr; // ends with NUL
+    std::vector<uint32_t> extended_sections;             // SHT_SYMTAB_SHNDX, or empty
+    std::vector<uint16_t> versions;                      // SHT_GNU_versym, or empty
     bool is_dynamic = false;
 };
 
@@ -86,7 +87,6 @@ class Collector {
                      const std::string& name) {
         // Names may overlap; without a bound a small file could make us look for ends forever.
         uint64_t budget = (uint64_t{64} << 20) + 64 * table.strings->size();
-        candidates_.reserve(candidates_.size() + table.symbols.size());
         for (size_t i = 1; i < table.symbols.size(); ++i) {
             const Elf64_Sym& symbol = table.symbols[i];
             unsigned type = ELF64_ST_TYPE(symbol.st_info);
@@ -147,7 +147,7 @@ class Collector {
                 return a.address != b.address ? a.address < b.address : a.rank < b.rank;
             });
         std::vector<Function> functions;
-        uint64_t covered = 0;  // end of the typed functions so far
+        uint64_t covered = 0; // end of the typed functions so far
         for (size_t i = 0; i < candidates_.size();) {
             size_t end = i;
             Function function;
@@ -244,7 +244,7 @@ uint64_t dynamic_symbol_count(const Image& image, uint64_t hash, uint64_t gnu_ha
         }
     }
     if (gnu_hash == 0) return 0;
-    uint32_t header[4];  // buckets, first symbol, bloom words, bloom shift
+    uint32_t header[4]; // buckets, first symbol, bloom words, bloom shift
     auto bytes = image.read_address(gnu_hash, sizeof header, sizeof header, "DT_GNU_HASH");
     if (!bytes || bytes->size() != sizeof header) return 0;
     std::memcpy(header, bytes->data(), sizeof header);
@@ -363,7 +363,7 @@ std::string read_soname(const Image& image, const Dynamic& dynamic) {
     return end == bytes->end() ? std::string() : std::string(bytes->begin(), end);
 }
 
-}  // namespace
+} // namespace
 
 struct ElfFile::Impl {
     std::string path;
@@ -376,10 +376,10 @@ struct ElfFile::Impl {
     std::vector<std::unique_ptr<std::vector<unsigned char>>> strings;
     std::vector<Function> functions;
     std::vector<uint64_t> labels;
-    std::vector<uint64_t> furthest_end;  // of functions[0..i]
+    std::vector<uint64_t> furthest_end; // of functions[0..i]
 
     mutable std::once_flag code_once;
-    mutable std::vector<std::unique_ptr<unsigned char[]>> code;  // by segment; null: not read
+    mutable std::vector<std::unique_ptr<unsigned char[]>> code; // by segment; null: not read
 
     Result<void> read_symbols(const DebugSearch& debug);
     void read_code() const;
@@ -541,10 +541,17 @@ Result<std::vector<Relocation>> ElfFile::relocations() const {
     };
     auto add_relr = [&](const std::vector<unsigned char>& bytes) {
         uint64_t next = 0;
+        std::vector<unsigned char> block; // of the data that is relocated, at block_address
+        uint64_t block_address = 0;
         auto add = [&](uint64_t address) {
             uint64_t value = 0;
-            if (auto offset = image.offset_of_address(address); offset)
-                if (!image.source().read(*offset, &value, sizeof value)) return;
+            if (address < block_address || address - block_address + 8 > block.size()) {
+                auto data = image.read_address(address, kRelocatedBlock, kRelocatedBlock, "data");
+                block = data ? std::move(*data) : std::vector<unsigned char>();
+                block_address = address;
+            }
+            if (block.size() < 8) return;
+            std::memcpy(&value, block.data() + (address - block_address), sizeof value);
             relocations.push_back({address, value, kRelativeType});
         };
         for (uint64_t entry : as_table<uint64_t>(bytes)) {
@@ -597,4 +604,4 @@ Result<std::vector<Relocation>> ElfFile::relocations() const {
     return relocations;
 }
 
-}  // namespace speedbump::elf
+} // namespace speedbump::elf
