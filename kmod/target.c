@@ -1,0 +1,625 @@
+// SPDX-License-Identifier: GPL-2.0-only
+#include <linux/cred.h>
+#include <linux/file.h>
+#include <linux/hashtable.h>
+#include <linux/namei.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
+#include <linux/slab.h>
+#include <linux/stringhash.h>
+#include <linux/workqueue.h>
+
+#include "elf.h"
+#include "speed_bump.h"
+
+/* So many probes may wait to be freed before writers wait with them. */
+#define SB_RECLAIM_MAX 256
+
+LIST_HEAD(sb_targets);
+unsigned int sb_target_count;
+
+static DEFINE_HASHTABLE(sb_names, 10);
+/* targets on an overlay whose file is still the lower one, as far as is known */
+static atomic_t sb_lower_targets = ATOMIC_INIT(0);
+
+static LIST_HEAD(sb_dead_probes);
+static unsigned int sb_dead_count;
+static DEFINE_SPINLOCK(sb_reclaim_lock);
+
+static void sb_reclaim(struct work_struct *work);
+static void sb_renew_all(struct work_struct *work);
+static DECLARE_WORK(sb_reclaim_work, sb_reclaim);
+static DECLARE_DELAYED_WORK(sb_renew_work, sb_renew_all);
+
+void sb_counts_sum(const struct sb_counts __percpu *counts, struct sb_counts *sum)
+{
+	int cpu;
+
+	memset(sum, 0, sizeof(*sum));
+	for_each_possible_cpu(cpu) {
+		const struct sb_counts *one = per_cpu_ptr(counts, cpu);
+
+		sum->hits += READ_ONCE(one->hits);
+		sum->delays += READ_ONCE(one->delays);
+		sum->requested_ns += READ_ONCE(one->requested_ns);
+		sum->measured_ns += READ_ONCE(one->measured_ns);
+	}
+}
+
+u64 sb_target_delay(const struct sb_target *target)
+{
+	return READ_ONCE(target->own_delay) ? READ_ONCE(target->delay_ns) :
+					      READ_ONCE(sb_default_delay_ns);
+}
+
+void sb_target_put(struct sb_target *target)
+{
+	if (!refcount_dec_and_test(&target->users))
+		return;
+	free_percpu(target->counts);
+	kfree(target);
+}
+
+/* Probes */
+
+static bool sb_filter(SB_FILTER_ARGS)
+{
+	struct sb_probe *probe = container_of(self, struct sb_probe, uprobe.consumer);
+	const struct sb_tree *tree;
+	bool wanted;
+
+	rcu_read_lock();
+	tree = rcu_dereference(probe->target->tree);
+	wanted = !tree || sb_tree_uses(tree, mm);
+	rcu_read_unlock();
+	return wanted;
+}
+
+static int sb_handler(SB_HANDLER_ARGS)
+{
+	struct sb_target *target = container_of(self, struct sb_probe, uprobe.consumer)->target;
+	const struct sb_tree *tree;
+	bool member, wanted;
+
+	rcu_read_lock();
+	tree = rcu_dereference(target->tree);
+	member = !tree || sb_tree_has(tree, current);
+	wanted = member || sb_tree_uses(tree, current->mm);
+	rcu_read_unlock();
+	if (!wanted)
+		return UPROBE_HANDLER_REMOVE;
+	if (member)
+		sb_spin_hit(target);
+	return 0;
+}
+
+/* Of a probe that is there only to have the filter asked again. */
+static int sb_no_handler(SB_HANDLER_ARGS)
+{
+	return 0;
+}
+
+static struct sb_probe *sb_set_probe(struct sb_target *target, struct inode *inode,
+				     int (*handler)(SB_HANDLER_ARGS))
+{
+	struct sb_probe *probe = kzalloc(sizeof(*probe), GFP_KERNEL);
+	struct sb_tree *tree = rcu_dereference_protected(target->tree, lockdep_is_held(&sb_lock));
+	int ret;
+
+	if (!probe)
+		return ERR_PTR(-ENOMEM);
+	probe->target = target;
+	probe->uprobe.consumer.handler = handler;
+	probe->uprobe.consumer.filter = sb_filter;
+	probe->uprobe.inode = inode;
+	probe->uprobe.offset = target->offset;
+	refcount_inc(&target->users);
+	ret = sb_uprobe_register(&probe->uprobe);
+	/* a child whose fork began before that has no breakpoint */
+	if (tree)
+		sb_tree_touch(tree);
+	if (ret) {
+		sb_target_put(target);
+		kfree(probe);
+		return ERR_PTR(ret);
+	}
+	return probe;
+}
+
+static void sb_reclaim(struct work_struct *work)
+{
+	struct sb_probe *probe, *next;
+	LIST_HEAD(probes);
+
+	spin_lock(&sb_reclaim_lock);
+	list_splice_init(&sb_dead_probes, &probes);
+	sb_dead_count = 0;
+	spin_unlock(&sb_reclaim_lock);
+	if (list_empty(&probes))
+		return;
+	sb_uprobe_sync();
+	list_for_each_entry_safe(probe, next, &probes, reclaim) {
+		sb_target_put(probe->target);
+		kfree(probe);
+	}
+}
+
+/* The breakpoints are gone on return; what handlers may still use is freed later, many at once. */
+static void sb_clear_probe(struct sb_probe *probe)
+{
+	sb_uprobe_unregister(&probe->uprobe);
+	spin_lock(&sb_reclaim_lock);
+	list_add_tail(&probe->reclaim, &sb_dead_probes);
+	sb_dead_count++;
+	spin_unlock(&sb_reclaim_lock);
+	schedule_work(&sb_reclaim_work);
+}
+
+/* Called without sb_lock: keeps a fast writer from filling memory with probes to be freed. */
+static void sb_wait_for_reclaim(void)
+{
+	if (READ_ONCE(sb_dead_count) > SB_RECLAIM_MAX)
+		flush_work(&sb_reclaim_work);
+}
+
+static void sb_clear_probes(struct sb_target *target)
+{
+	int i;
+
+	for (i = 0; i < SB_FILES; i++) {
+		if (target->files[i].probe)
+			sb_clear_probe(target->files[i].probe);
+		target->files[i].probe = NULL;
+	}
+}
+
+static int sb_set_probes(struct sb_target *target)
+{
+	int i;
+
+	for (i = 0; i < SB_FILES && target->files[i].inode; i++) {
+		struct sb_probe *probe = sb_set_probe(target, target->files[i].inode, sb_handler);
+
+		if (IS_ERR(probe)) {
+			sb_clear_probes(target);
+			return PTR_ERR(probe);
+		}
+		target->files[i].probe = probe;
+	}
+	return 0;
+}
+
+/* Puts breakpoints where the filter wants them now, and takes out the others. */
+static int sb_renew(struct sb_target *target)
+{
+	int i;
+
+	for (i = 0; i < SB_FILES && target->files[i].probe; i++) {
+		struct sb_probe *probe = sb_set_probe(target, target->files[i].inode,
+						      sb_no_handler);
+
+		if (IS_ERR(probe))
+			return PTR_ERR(probe);
+		sb_clear_probe(probe);
+	}
+	return 0;
+}
+
+static void sb_renew_all(struct work_struct *work)
+{
+	struct sb_target *target, *other;
+
+	mutex_lock(&sb_lock);
+	list_for_each_entry(target, &sb_targets, node) {
+		struct sb_tree *tree = rcu_dereference_protected(target->tree, true);
+
+		if (!tree || !sb_tree_take_renewal(tree))
+			continue;
+		list_for_each_entry(other, &sb_targets, node)
+			if (rcu_access_pointer(other->tree) == tree)
+				sb_renew(other);
+	}
+	mutex_unlock(&sb_lock);
+	sb_wait_for_reclaim();
+}
+
+void sb_target_renew_later(unsigned long wait)
+{
+	queue_delayed_work(system_wq, &sb_renew_work, wait);
+}
+
+/* Files */
+
+static ssize_t sb_read_file(void *context, void *buffer, size_t length, u64 offset)
+{
+	loff_t position = offset;
+
+	if (fatal_signal_pending(current))
+		return -EINTR;
+	cond_resched();
+	return kernel_read(context, buffer, length, &position);
+}
+
+/* Whether the kernel can read the file as ELF and put a probe into it. */
+static bool sb_is_mappable(const struct file *file, struct inode *inode)
+{
+	return inode && S_ISREG(inode->i_mode) && S_ISREG(file_inode(file)->i_mode) &&
+	       file->f_op->read_iter && !file->f_op->read &&
+	       (inode->i_mapping->a_ops->read_folio || shmem_mapping(inode->i_mapping));
+}
+
+static struct file *sb_open(const char *name)
+{
+	struct file *file;
+	struct path path;
+	int ret = kern_path(name, LOOKUP_FOLLOW, &path);
+
+	if (ret)
+		return ERR_PTR(ret == -ENOTDIR ? -ENOENT : ret);
+	/* opening a device or a fifo would do something */
+	ret = S_ISREG(d_inode(path.dentry)->i_mode) ? 0 : -ENOEXEC;
+	path_put(&path);
+	if (ret)
+		return ERR_PTR(ret);
+	file = filp_open(name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_LARGEFILE, 0);
+	return file == ERR_PTR(-ENOTDIR) ? ERR_PTR(-ENOENT) : file;
+}
+
+static int sb_find_code(struct sb_target *target, const struct sb_command *command)
+{
+	char name[SB_PATH_MAX + 1];
+	struct sb_reader reader;
+	struct inode *inode;
+	struct file *file;
+	u64 offset = command->offset;
+	int ret;
+
+	sb_command_path(command, name);
+	file = sb_open(name);
+	if (IS_ERR(file))
+		return PTR_ERR(file);
+	inode = d_real_inode(file->f_path.dentry);
+	ret = -ENOEXEC;
+	if (!sb_is_mappable(file, inode))
+		goto out;
+	reader = (struct sb_reader) { sb_read_file, file, i_size_read(inode) };
+	if (command->has_offset)
+		ret = sb_elf_offset(&reader, offset);
+	else
+		ret = sb_elf_symbol(&reader, sb_command_symbol(command), &offset);
+	if (!ret && !IS_ALIGNED(offset, UPROBE_SWBP_INSN_SIZE))
+		ret = -ENOENT;
+	if (ret)
+		goto out;
+	target->files[0].inode = igrab(inode);
+	if (!target->files[0].inode) {
+		ret = -ENOENT;
+		goto out;
+	}
+	target->offset = offset;
+	target->overlay = inode != d_inode(file->f_path.dentry);
+	target->path = file->f_path;
+	path_get(&target->path);
+out:
+	fput(file);
+	return ret;
+}
+
+/* An overlay has copied the file up: what is started from now on maps the copy. */
+static void sb_follow(struct sb_target *target)
+{
+	struct inode *inode;
+
+	if (!target->overlay || target->files[1].inode)
+		return;
+	inode = d_real_inode(target->path.dentry);
+	if (!inode || inode == target->files[0].inode)
+		return;
+	target->files[1].inode = igrab(inode);
+	if (!target->files[1].inode)
+		return;
+	atomic_dec(&sb_lower_targets);
+	if (target->files[0].probe) {
+		struct sb_probe *probe = sb_set_probe(target, inode, sb_handler);
+
+		if (!IS_ERR(probe))
+			target->files[1].probe = probe;
+	}
+}
+
+static void sb_follow_all(void)
+{
+	struct sb_target *target;
+
+	mutex_lock(&sb_lock);
+	list_for_each_entry(target, &sb_targets, node)
+		sb_follow(target);
+	mutex_unlock(&sb_lock);
+}
+
+void sb_target_on_exec(void)
+{
+	if (atomic_read(&sb_lower_targets) && sb_enabled())
+		sb_spin_defer(sb_follow_all);
+}
+
+/* Targets */
+
+static u32 sb_name_hash(const char *name)
+{
+	return full_name_hash(NULL, name, strlen(name));
+}
+
+static struct sb_target *sb_find(const char *name)
+{
+	struct sb_target *target;
+
+	hash_for_each_possible(sb_names, target, by_name, sb_name_hash(name))
+		if (!strcmp(target->name, name))
+			return target;
+	return NULL;
+}
+
+static int sb_check_room(const char *name)
+{
+	if (sb_find(name))
+		return -EEXIST;
+	return sb_target_count < sb_max_targets ? 0 : -ENOSPC;
+}
+
+/* Needs sb_lock when the target has a tree or probes. */
+static void sb_discard(struct sb_target *target)
+{
+	struct sb_tree *tree = rcu_dereference_protected(target->tree, true);
+	int i;
+
+	WRITE_ONCE(target->removed, true);
+	sb_clear_probes(target);
+	if (tree) {
+		rcu_assign_pointer(target->tree, NULL);
+		sb_tree_put(tree);
+	}
+	for (i = 0; i < SB_FILES; i++)
+		iput(target->files[i].inode);
+	path_put(&target->path);
+	sb_target_put(target);
+}
+
+static struct sb_target *sb_target_new(const struct sb_command *command, const void *owner)
+{
+	size_t length = strlen(command->name);
+	struct sb_target *target = kzalloc(struct_size(target, name, length + 1), GFP_KERNEL);
+	int ret = -ENOMEM;
+
+	if (!target)
+		return ERR_PTR(ret);
+	memcpy(target->name, command->name, length + 1);
+	refcount_set(&target->users, 1);
+	target->owner = owner;
+	target->own_delay = command->has_delay;
+	target->delay_ns = command->delay_ns;
+	target->counts = alloc_percpu(struct sb_counts);
+	if (target->counts)
+		ret = sb_find_code(target, command);
+	if (ret) {
+		sb_target_put(target);
+		return ERR_PTR(ret);
+	}
+	return target;
+}
+
+static int sb_add_locked(struct sb_target *target, const struct sb_command *command)
+{
+	int ret = sb_check_room(target->name);
+
+	if (ret)
+		return ret;
+	if (command->has_pid) {
+		struct sb_tree *tree = sb_tree_get(command->pid);
+
+		if (IS_ERR(tree))
+			return PTR_ERR(tree);
+		rcu_assign_pointer(target->tree, tree);
+	}
+	if (sb_enabled()) {
+		ret = sb_set_probes(target);
+		if (ret)
+			return ret;
+	}
+	list_add_tail(&target->node, &sb_targets);
+	hash_add(sb_names, &target->by_name, sb_name_hash(target->name));
+	sb_target_count++;
+	if (target->overlay)
+		atomic_inc(&sb_lower_targets);
+	return 0;
+}
+
+static int sb_add(const struct sb_command *command, const void *owner)
+{
+	struct sb_target *target;
+	int ret;
+
+	/* the file is read without the lock, but not at all when there is no room */
+	if (mutex_lock_killable(&sb_lock))
+		return -EINTR;
+	ret = sb_check_room(command->name);
+	mutex_unlock(&sb_lock);
+	if (ret)
+		return ret;
+
+	target = sb_target_new(command, owner);
+	if (IS_ERR(target))
+		return PTR_ERR(target);
+	mutex_lock(&sb_lock);
+	ret = sb_add_locked(target, command);
+	if (ret)
+		sb_discard(target);
+	mutex_unlock(&sb_lock);
+	return ret;
+}
+
+static void sb_remove_locked(struct sb_target *target)
+{
+	list_del(&target->node);
+	hash_del(&target->by_name);
+	sb_target_count--;
+	if (target->overlay && !target->files[1].inode)
+		atomic_dec(&sb_lower_targets);
+	sb_discard(target);
+}
+
+static int sb_remove(const struct sb_command *command)
+{
+	struct sb_target *target;
+
+	if (mutex_lock_killable(&sb_lock))
+		return -EINTR;
+	target = sb_find(command->name);
+	if (target)
+		sb_remove_locked(target);
+	mutex_unlock(&sb_lock);
+	return target ? 0 : -ENOENT;
+}
+
+/* All targets, or those of one owner. */
+static void sb_remove_many(bool all, const void *owner)
+{
+	struct sb_target *target, *next;
+
+	mutex_lock(&sb_lock);
+	/* first no more delays, so that taking the probes out waits for none */
+	list_for_each_entry(target, &sb_targets, node)
+		if (all || target->owner == owner)
+			WRITE_ONCE(target->removed, true);
+	list_for_each_entry_safe(target, next, &sb_targets, node)
+		if (target->removed)
+			sb_remove_locked(target);
+	mutex_unlock(&sb_lock);
+	sb_wait_for_reclaim();
+}
+
+static int sb_update_filter(struct sb_target *target, pid_t pid)
+{
+	struct sb_tree *old = rcu_dereference_protected(target->tree, lockdep_is_held(&sb_lock));
+	struct sb_tree *tree = sb_tree_get(pid);
+	int ret;
+
+	if (IS_ERR(tree))
+		return PTR_ERR(tree);
+	rcu_assign_pointer(target->tree, tree);
+	ret = sb_renew(target);
+	if (ret) {
+		rcu_assign_pointer(target->tree, old);
+		sb_tree_put(tree);
+		return ret;
+	}
+	sb_tree_put(old);
+	return 0;
+}
+
+static int sb_update(const struct sb_command *command)
+{
+	struct sb_target *target;
+	int ret = 0;
+
+	if (mutex_lock_killable(&sb_lock))
+		return -EINTR;
+	target = sb_find(command->name);
+	if (!target)
+		ret = -ENOENT;
+	else if (command->has_pid)
+		ret = sb_update_filter(target, command->pid);
+	if (!ret) {
+		WRITE_ONCE(target->delay_ns, command->delay_ns);
+		WRITE_ONCE(target->own_delay, true);
+	}
+	mutex_unlock(&sb_lock);
+	return ret;
+}
+
+int sb_target_command(const char *text, size_t length, const void *owner)
+{
+	struct sb_command command;
+	int ret = sb_command_parse(text, length, &command);
+
+	if (ret)
+		return ret;
+	switch (command.verb) {
+	case SB_ADD:
+		ret = sb_add(&command, owner);
+		break;
+	case SB_REMOVE:
+		ret = sb_remove(&command);
+		break;
+	case SB_REMOVE_ALL:
+		sb_remove_many(true, NULL);
+		break;
+	case SB_UPDATE:
+		ret = sb_update(&command);
+		break;
+	}
+	sb_wait_for_reclaim();
+	return ret;
+}
+
+void sb_target_remove_owned(const void *owner)
+{
+	sb_remove_many(false, owner);
+}
+
+static void sb_disable_locked(void)
+{
+	struct sb_target *target;
+
+	if (sb_enabled())
+		WRITE_ONCE(sb_epoch, sb_epoch + 1);
+	list_for_each_entry(target, &sb_targets, node)
+		sb_clear_probes(target);
+}
+
+static int sb_enable_locked(void)
+{
+	struct sb_target *target;
+	int ret;
+
+	if (sb_enabled())
+		return 0;
+	list_for_each_entry(target, &sb_targets, node) {
+		sb_follow(target);
+		ret = sb_set_probes(target);
+		if (ret) {
+			sb_disable_locked();
+			return ret;
+		}
+	}
+	/* all at once, when all are in place */
+	WRITE_ONCE(sb_epoch, sb_epoch + 1);
+	return 0;
+}
+
+int sb_target_enable(bool on)
+{
+	int ret = 0;
+
+	if (mutex_lock_killable(&sb_lock))
+		return -EINTR;
+	if (on)
+		ret = sb_enable_locked();
+	else
+		sb_disable_locked();
+	mutex_unlock(&sb_lock);
+	sb_wait_for_reclaim();
+	return ret;
+}
+
+void sb_target_clear(void)
+{
+	sb_target_enable(false);
+	sb_remove_many(true, NULL);
+}
+
+void sb_target_exit(void)
+{
+	cancel_delayed_work_sync(&sb_renew_work);
+	flush_work(&sb_reclaim_work);
+}

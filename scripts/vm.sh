@@ -1,0 +1,299 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# Boots one of the distribution's kernels in QEMU (software emulation where there is no KVM) and runs
+# a command in it. Nothing is installed: packages are fetched and unpacked into a cache folder.
+set -euo pipefail
+
+usage() {
+    cat <<'TEXT'
+usage: vm.sh KERNEL [OPTION...] -- COMMAND [ARG...]
+       vm.sh KERNEL --fetch          fetch and unpack image and headers, print the folder
+       vm.sh KERNEL --headers        print the folder to build modules against (KDIR)
+       vm.sh --check                 status 0 when everything needed is there, else says what is not
+
+KERNEL is a version of the distribution's kernels (6.1, 6.12: the newest package of it), or a folder
+that has `vmlinuz` and may have `modules/`.
+
+  --add FILE[:DEST]   a file or folder for the machine, with the shared libraries that it needs;
+                      DEST is its path there, or its folder with a trailing slash (default: its own
+                      path). Repeatable.
+  --module NAME       load this module of the kernel, and what it depends on, first. Repeatable.
+  --append TEXT       more words for the kernel's command line. Repeatable.
+  --cpus N            (2)    --memory MIB  (1024)    --timeout SECONDS  (600)
+  --log FILE          keep the console there (it is shown when the run fails)
+  --allow REGEX       kernel messages that match are no failure
+
+COMMAND runs as root in a machine that has busybox and what was added, with /proc, /sys, /dev, /tmp,
+debugfs and tracefs mounted and a loopback device. Exit status: the command's; 125 when the machine
+did not boot, hung, or crashed, or when its kernel warned about anything; 127: something is missing.
+Environment: SPEEDBUMP_VM_CACHE, the cache folder (build/vm); SPEEDBUMP_VM_KVM=1 uses /dev/kvm.
+TEXT
+}
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cache=${SPEEDBUMP_VM_CACHE:-$root/build/vm}
+flavour=amd64
+
+fail() {
+    echo "vm.sh: $*" >&2
+    exit 127
+}
+
+# What the host lacks, one word a line.
+missing() {
+    local tool
+    for tool in qemu-system-x86_64:qemu-system-x86 cpio:cpio dpkg-deb:dpkg apt-get:apt ldd:libc-bin; do
+        command -v "${tool%%:*}" >/dev/null || echo "${tool##*:}"
+    done
+    find_busybox >/dev/null || echo busybox-static
+}
+
+# A busybox that needs no library.
+find_busybox() {
+    local candidate
+    for candidate in /bin/busybox /usr/bin/busybox; do
+        if [ -x "$candidate" ] && ! ldd "$candidate" >/dev/null 2>&1; then
+            echo "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+# The newest package linux-image-VERSION.* of the plain flavour.
+image_package() {
+    apt-cache search --names-only "^linux-image-${1//./\\.}[.][0-9].*-$flavour\$" 2>/dev/null |
+        awk '{print $1}' | grep -Ev -- '-(cloud|rt)-|unsigned' | sort -V | tail -1
+}
+
+# fetch VERSION: prints the folder with vmlinuz, modules/ and headers/ of that kernel.
+fetch() {
+    local version=$1 image release dir work common kbuild deb
+    # what was fetched once is used until the cache is emptied: no network, and always the same kernel
+    if [ -e "$cache/$version/complete" ]; then
+        echo "$cache/$version"
+        return
+    fi
+    mkdir -p "$cache"
+    exec 9>"$cache/lock"
+    flock 9
+    dir=$cache/$version
+    if [ ! -e "$dir/complete" ]; then
+        image=$(image_package "$version")
+        [ -n "$image" ] || fail "no package linux-image-$version.*-$flavour (apt-get update? backports?)"
+        release=${image#linux-image-}
+        echo "vm.sh: fetching $image and its headers" >&2
+        work=$(mktemp -d "$cache/fetch.XXXXXX")
+        common=linux-headers-${release%-"$flavour"}-common
+        kbuild=$(apt-cache depends "linux-headers-$release" 2>/dev/null |
+            awk '$2 ~ /^linux-kbuild/ {print $2; exit}')
+        (cd "$work" && apt-get -q download "$image" "linux-headers-$release" "$common" "$kbuild" >&2) ||
+            fail "can't fetch the packages of $release"
+        for deb in "$work"/*.deb; do
+            dpkg-deb -x "$deb" "$work/tree"
+            rm "$deb"
+        done
+        # the headers name each other by where the package would have put them
+        sed -i "s|/usr/src/|$dir/headers/src/|" "$work/tree/usr/src/linux-headers-$release/Makefile"
+        # without it a module gets no BTF, and building it needs no pahole
+        rm -f "$work/tree/usr/src/linux-headers-$release/vmlinux"
+        rm -rf "$dir"
+        mkdir -p "$dir/headers/lib"
+        mv "$work/tree/boot/vmlinuz-$release" "$dir/vmlinuz"
+        mv "$work/tree/boot/config-$release" "$dir/config"
+        mv "$work/tree/lib/modules/$release" "$dir/modules"
+        mv "$work/tree/usr/src" "$dir/headers/src"
+        move_kbuild "$work/tree/usr" "$dir/headers"
+        ln -s "src/linux-headers-$release" "$dir/headers/build"
+        echo "$release" >"$dir/release"
+        rm -rf "$work"
+        touch "$dir/complete"
+    fi
+    exec 9>&-
+    echo "$dir"
+}
+
+# linux-kbuild lies in /usr/lib, to which the headers' links point, or is a link to /usr/src.
+move_kbuild() {
+    local entry
+    for entry in "$1"/lib/linux-kbuild-*; do
+        if [ -L "$entry" ]; then
+            ln -s "../src/$(basename "$(readlink "$entry")")" "$2/lib/$(basename "$entry")"
+        elif [ -d "$entry" ]; then
+            mv "$entry" "$2/lib/"
+        fi
+    done
+}
+
+# add FILE[:DEST]: copies into the machine's root, with libraries.
+add() {
+    local file=${1%%:*} dest
+    [ -e "$file" ] || fail "no such file: $file"
+    dest=$file
+    [[ "$1" == *:* ]] && dest=${1#*:}
+    [[ "$dest" == /* ]] || dest=/$dest
+    [[ "$dest" == */ ]] && dest=$dest$(basename "$file")
+    mkdir -p "$tree$(dirname "$dest")"
+    cp -rL --preserve=mode "$file" "$tree$dest"
+    find "$tree$dest" -type f | while read -r file; do add_libraries "$file"; done
+}
+
+add_libraries() {
+    local library
+    { ldd "$1" 2>/dev/null || true; } | grep -o '/[^ ]*' | while read -r library; do
+        [ -e "$library" ] || continue
+        [ -e "$tree$library" ] && continue
+        mkdir -p "$tree$(dirname "$library")"
+        cp -L --preserve=mode "$library" "$tree$library"
+    done
+}
+
+# add_module NAME: its file and those it depends on, in the order to load them.
+add_module() {
+    local line file
+    line=$(grep -m1 -E "/${1//[_-]/[_-]}\.ko[^:]*:" "$kernel/modules/modules.dep" 2>/dev/null ||
+        depend "$1") || fail "no module $1 in $kernel"
+    for file in $(echo "$line" | tr -d : | tr ' ' '\n' | tac); do
+        grep -qx "$(basename "$file")" "$tree/modules.load" 2>/dev/null && continue
+        cp "$kernel/modules/$file" "$tree/"
+        basename "$file" >>"$tree/modules.load"
+    done
+}
+
+# modules.dep is made on installation: make it once, beside the modules.
+depend() {
+    local release
+    release=$(basename "$(readlink -f "$kernel/headers/build")")
+    release=${release#linux-headers-}
+    mkdir -p "$kernel/depmod/lib/modules"
+    ln -sfn ../../../modules "$kernel/depmod/lib/modules/$release"
+    PATH=$PATH:/sbin:/usr/sbin depmod -b "$kernel/depmod" "$release" >&2 || return 1
+    grep -m1 -E "/${1//[_-]/[_-]}\.ko[^:]*:" "$kernel/modules/modules.dep"
+}
+
+write_init() {
+    local word
+    {
+        cat <<'INIT'
+#!/bin/busybox sh
+/bin/busybox mkdir -p /proc /sys /dev /tmp /run /root /etc
+/bin/busybox --install -s /bin
+export PATH=/bin:/usr/bin:/sbin:/usr/sbin HOME=/root
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mkdir -p /dev/pts
+mount -t devpts pts /dev/pts
+mount -t tmpfs tmp /tmp
+mount -t debugfs debug /sys/kernel/debug 2>/dev/null
+mount -t tracefs trace /sys/kernel/tracing 2>/dev/null
+ip link set lo up
+[ -e /etc/passwd ] || echo root:x:0:0:root:/root:/bin/sh >/etc/passwd
+[ -e /etc/group ] || echo root:x:0: >/etc/group
+echo 1 >/proc/sys/kernel/panic_on_oops
+if [ -e /modules.load ]; then
+    while read -r module; do insmod "/$module" || echo "vm: insmod $module failed"; done </modules.load
+fi
+cd /
+INIT
+        for word in "$@"; do printf '%q ' "$word"; done
+        echo
+        cat <<'INIT'
+status=$?
+dmesg -r >/dev/ttyS2 2>/dev/null
+echo "$status" >/dev/ttyS1
+sync
+poweroff -f
+INIT
+    } >"$tree/init"
+    chmod 755 "$tree/init"
+}
+
+# What a kernel says when something is wrong with it.
+bad_messages='WARNING:|BUG:|BUG |Oops|Kernel panic|general protection|Call Trace|KASAN|UBSAN|KCSAN'
+bad_messages+='|rcu.*(stall|self-detected)|soft lockup|hard LOCKUP|hung_task|blocked for more than'
+bad_messages+='|possible (recursive|circular|irq)|suspicious RCU|bad unlock balance|held lock freed'
+bad_messages+='|sleeping function called|scheduling while atomic|refcount_t:|list_(add|del) corruption'
+bad_messages+='|unreferenced object|bad rc=|leaking uprobe|failed to (un)?register'
+
+if [ "${1:-}" = --check ]; then
+    lacking=$(missing | tr '\n' ' ')
+    [ -z "$lacking" ] && exit 0
+    echo "missing packages: $lacking"
+    exit 1
+fi
+if [ $# -lt 1 ] || [ "$1" = --help ]; then
+    usage
+    exit $(($# < 1 ? 127 : 0))
+fi
+
+kernel=$1
+shift
+if [ ! -e "$kernel/vmlinuz" ]; then
+    kernel=$(fetch "$kernel")
+fi
+adds=() modules=() append=() cpus=2 memory=1024 limit=600 log='' allow=''
+while [ $# -gt 0 ]; do
+    case $1 in
+    --fetch) echo "$kernel"; exit 0 ;;
+    --headers) readlink -f "$kernel/headers/build"; exit 0 ;;
+    --add) adds+=("$2"); shift 2 ;;
+    --module) modules+=("$2"); shift 2 ;;
+    --append) append+=("$2"); shift 2 ;;
+    --cpus) cpus=$2; shift 2 ;;
+    --memory) memory=$2; shift 2 ;;
+    --timeout) limit=$2; shift 2 ;;
+    --log) log=$2; shift 2 ;;
+    --allow) allow=$2; shift 2 ;;
+    --) shift; break ;;
+    *) fail "unknown option $1 (--help)" ;;
+    esac
+done
+[ $# -gt 0 ] || fail "no command (--help)"
+lacking=$(missing | tr '\n' ' ')
+[ -z "$lacking" ] || fail "missing packages: $lacking"
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+tree=$work/tree
+mkdir -p "$tree/bin"
+cp "$(find_busybox)" "$tree/bin/busybox"
+for entry in "${adds[@]}"; do add "$entry"; done
+for entry in "${modules[@]}"; do add_module "$entry"; done
+write_init "$@"
+(cd "$tree" && find . | cpio --quiet -o -H newc -R 0:0) >"$work/initrd"
+
+# nothing but the machine itself may turn this into success
+echo "did not boot" >"$work/status"
+: >"$work/dmesg"
+acceleration=(-accel tcg,thread=multi)
+processor=max
+if [ "${SPEEDBUMP_VM_KVM:-0}" = 1 ]; then
+    acceleration=(-accel kvm)
+    processor=host
+fi
+ended=0
+timeout --foreground "$limit" qemu-system-x86_64 "${acceleration[@]}" -cpu "$processor" \
+    -smp "$cpus" -m "$memory" -nodefaults -no-user-config -display none -no-reboot \
+    -kernel "$kernel/vmlinuz" -initrd "$work/initrd" \
+    -append "console=ttyS0 panic=-1 loglevel=5 tsc=reliable mitigations=off rdinit=/init ${append[*]}" \
+    -serial stdio -serial "file:$work/status" -serial "file:$work/dmesg" \
+    </dev/null 2>"$work/qemu" | tee "$work/console" | grep --line-buffered -av '^\[ *[0-9.]*\] ' ||
+    ended=${PIPESTATUS[0]}
+
+[ -z "$log" ] || cat "$work/console" "$work/dmesg" >"$log"
+problem=''
+if [ "$ended" = 124 ]; then
+    problem="no end within $limit s"
+elif ! grep -qxE '[0-9]+' <(tr -d '\r' <"$work/status"); then
+    problem="no exit status: $(tr -d '\r' <"$work/status" | tail -1) $(tail -2 "$work/qemu")"
+fi
+messages=$(cat "$work/console" "$work/dmesg" | grep -aE "$bad_messages" |
+    { [ -n "$allow" ] && grep -avE "$allow" || cat; } || true)
+[ -z "$messages" ] || problem+="${problem:+; }the kernel says: $(echo "$messages" | head -3)"
+if [ -n "$problem" ]; then
+    grep -a '' "$work/console" | tail -60 >&2
+    echo "vm.sh: $problem" >&2
+    exit 125
+fi
+exit "$(tr -d '\r' <"$work/status" | grep -xE '[0-9]+' | tail -1)"
