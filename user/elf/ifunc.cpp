@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: MIT
+#include "elf/ifunc.h"
+
+#include <elf.h>
+#include <fmt/format.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "elf/image.h"
+
+namespace speedbump::elf {
+namespace {
+
+#if defined(__x86_64__)
+constexpr uint32_t kIrelative = R_X86_64_IRELATIVE;
+constexpr uint32_t kJumpSlot = R_X86_64_JUMP_SLOT;
+constexpr uint32_t kGlobalData = R_X86_64_GLOB_DAT;
+constexpr uint32_t kAbsolute = R_X86_64_64;
+#elif defined(__aarch64__)
+constexpr uint32_t kIrelative = R_AARCH64_IRELATIVE;
+constexpr uint32_t kJumpSlot = R_AARCH64_JUMP_SLOT;
+constexpr uint32_t kGlobalData = R_AARCH64_GLOB_DAT;
+constexpr uint32_t kAbsolute = R_AARCH64_ABS64;
+#else
+constexpr uint32_t kIrelative = UINT32_MAX;
+constexpr uint32_t kJumpSlot = UINT32_MAX;
+constexpr uint32_t kGlobalData = UINT32_MAX;
+constexpr uint32_t kAbsolute = UINT32_MAX;
+#endif
+
+// The process may be hostile: nothing it says makes us read more than this.
+constexpr uint64_t kMaxProgramHeaders = 128;
+constexpr uint64_t kMaxDynamic = 64u << 10;
+constexpr uint64_t kMaxRelocations = 64u << 20;
+constexpr uint64_t kMaxSymbols = 64u << 20;
+constexpr uint64_t kMaxStrings = 64u << 20;
+constexpr size_t kMaxModules = 4096;
+constexpr size_t kBatch = 512; // below IOV_MAX
+constexpr uint64_t kPage = 4096;
+
+// Whether this is a stub of a procedure linkage table: what a slot holds as long as nothing was
+// called through it.
+bool is_stub(std::basic_string_view<unsigned char> code) {
+#if defined(__x86_64__)
+    static constexpr unsigned char kEndbr[] = {0xf3, 0x0f, 0x1e, 0xfa};
+    if (code.size() >= 4 && std::memcmp(code.data(), kEndbr, 4) == 0) code.remove_prefix(4);
+    if (code.size() >= 6 && code[0] == 0x68 && (code[5] == 0xe9 || code[5] == 0xf2)) return true;
+    if (!code.empty() && code[0] == 0xf2) code.remove_prefix(1);
+    return code.size() >= 2 && code[0] == 0xff && code[1] == 0x25;
+#else
+    return code.empty();
+#endif
+}
+
+} // namespace
+
+IfuncResolver::IfuncResolver(pid_t pid, std::vector<process::Mapping> mappings)
+    : pid_(pid), mappings_(std::move(mappings)) {}
+
+bool IfuncResolver::read(uint64_t address, void* to, size_t size) {
+    iovec local{to, size};
+    iovec remote{reinterpret_cast<void*>(static_cast<uintptr_t>(address)), size};
+    ssize_t got = ::process_vm_readv(pid_, &local, 1, &remote, 1, 0);
+    if (got < 0 && (errno == EPERM || errno == EACCES || errno == ESRCH)) read_error_ = errno;
+    return got >= 0 && static_cast<size_t>(got) == size;
+}
+
+std::optional<std::vector<unsigned char>> IfuncResolver::read_bytes(uint64_t address, uint64_t size,
+                                                                    uint64_t limit) {
+    if (size > limit) return std::nullopt;
+    // Only what is mapped is worth room for it.
+    auto holds = [&](const process::Mapping& one) {
+        return address >= one.start && address < one.end;
+    };
+    if (std::none_of(mappings_.begin(), mappings_.end(), holds)) return std::nullopt;
+    std::vector<unsigned char> bytes(size);
+    if (!read(address, bytes.data(), bytes.size())) return std::nullopt;
+    return bytes;
+}
+
+// Collects what the slots of one module hold. `first` maps the start of its file.
+void IfuncResolver::read_module(const process::Mapping& first) {
+    Elf64_Ehdr header;
+    if (!read(first.start, &header, sizeof header) ||
+        std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
+        header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_phentsize != sizeof(Elf64_Phdr) ||
+        header.e_phnum > kMaxProgramHeaders)
+        return;
+    std::vector<Elf64_Phdr> programs(header.e_phnum);
+    if (!read(first.start + header.e_phoff, programs.data(), programs.size() * sizeof(Elf64_Phdr)))
+        return;
+    std::optional<uint64_t> bias;
+    const Elf64_Phdr* dynamic = nullptr;
+    for (const Elf64_Phdr& program : programs) {
+        if (program.p_type == PT_LOAD && program.p_offset < kPage && !bias)
+            bias = first.start - (program.p_vaddr - program.p_offset);
+        if (program.p_type == PT_DYNAMIC) dynamic = &program;
+    }
+    if (!bias || dynamic == nullptr) return;
+    auto bytes = read_bytes(*bias + dynamic->p_vaddr, dynamic->p_memsz, kMaxDynamic);
+    if (!bytes) return;
+    uint64_t symbols = 0, strings = 0, strings_size = 0;
+    uint64_t tables[2] = {}, sizes[2] = {};
+    for (const Elf64_Dyn& entry : as_table<Elf64_Dyn>(*bytes)) {
+        // glibc relocates these pointers in place, musl and others do not.
+        uint64_t pointer = entry.d_un.d_ptr < *bias ? *bias + entry.d_un.d_ptr : entry.d_un.d_ptr;
+        if (entry.d_tag == DT_NULL) break;
+        if (entry.d_tag == DT_SYMTAB) symbols = pointer;
+        if (entry.d_tag == DT_STRTAB) strings = pointer;
+        if (entry.d_tag == DT_STRSZ) strings_size = entry.d_un.d_val;
+        if (entry.d_tag == DT_JMPREL) tables[0] = pointer;
+        if (entry.d_tag == DT_PLTRELSZ) sizes[0] = entry.d_un.d_val;
+        if (entry.d_tag == DT_RELA) tables[1] = pointer;
+        if (entry.d_tag == DT_RELASZ) sizes[1] = entry.d_un.d_val;
+    }
+    struct Named {
+        uint64_t address;
+        uint64_t symbol;
+    };
+    std::vector<Named> slots;
+    uint64_t last_symbol = 0;
+    for (int i = 0; i < 2; ++i) {
+        if (tables[i] == 0 || sizes[i] == 0) continue;
+        auto table = read_bytes(tables[i], sizes[i], kMaxRelocations);
+        if (!table) continue;
+        for (const Elf64_Rela& entry : as_table<Elf64_Rela>(*table)) {
+            uint32_t type = static_cast<uint32_t>(ELF64_R_TYPE(entry.r_info));
+            if ((type != kJumpSlot && type != kGlobalData && type != kAbsolute) ||
+                entry.r_addend != 0)
+                continue;
+            uint64_t symbol = ELF64_R_SYM(entry.r_info);
+            slots.push_back({*bias + entry.r_offset, symbol});
+            last_symbol = std::max(last_symbol, symbol);
+        }
+    }
+    if (slots.empty()) return;
+    auto symbol_bytes = read_bytes(symbols, (last_symbol + 1) * sizeof(Elf64_Sym), kMaxSymbols);
+    auto text = read_bytes(strings, strings_size, kMaxStrings);
+    if (!symbol_bytes || !text || text->empty()) return;
+    text->back() = 0;
+    std::vector<Elf64_Sym> names = as_table<Elf64_Sym>(*symbol_bytes);
+    for (size_t at = 0; at < slots.size(); at += kBatch) {
+        size_t count = std::min(kBatch, slots.size() - at);
+        std::vector<uint64_t> values(count);
+        std::vector<iovec> remote(count);
+        for (size_t i = 0; i < count; ++i)
+            remote[i] = {reinterpret_cast<void*>(static_cast<uintptr_t>(slots[at + i].address)),
+                         sizeof(uint64_t)};
+        iovec local{values.data(), count * sizeof(uint64_t)};
+        ssize_t got = ::process_vm_readv(pid_, &local, 1, remote.data(), count, 0);
+        for (size_t i = 0; i < count && got >= static_cast<ssize_t>((i + 1) * 8); ++i) {
+            const Elf64_Sym& symbol = names[slots[at + i].symbol];
+            if (symbol.st_name >= text->size()) continue;
+            values_.emplace(reinterpret_cast<const char*>(text->data()) + symbol.st_name,
+                            values[i]);
+        }
+    }
+}
+
+void IfuncResolver::read_modules() {
+    if (modules_read_) return;
+    modules_read_ = true;
+    size_t count = 0;
+    for (const process::Mapping& mapping : mappings_)
+        if (mapping.file_offset == 0 && ++count <= kMaxModules) read_module(mapping);
+}
+
+std::optional<uint64_t> IfuncResolver::implementation_at(uint64_t address, const ElfFile& file,
+                                                         uint64_t device, uint64_t inode) const {
+    for (const process::Mapping& mapping : mappings_) {
+        if (address < mapping.start || address >= mapping.end) continue;
+        if (!mapping.executable || mapping.device != device || mapping.inode != inode)
+            return std::nullopt;
+        uint64_t offset = mapping.file_offset + (address - mapping.start);
+        auto code = file.code_at(offset, 16);
+        if (code.empty() || is_stub(code)) return std::nullopt;
+        return offset;
+    }
+    return std::nullopt;
+}
+
+Result<uint64_t> IfuncResolver::resolve(const ElfFile& file, uint64_t device, uint64_t inode,
+                                        const Function& function) {
+    std::string name = function.names.empty() ? fmt::format("{:#x}", function.address)
+                                              : std::string(function.names[0]);
+    auto not_found = [&](const std::string& why) {
+        return make_error(ErrorKind::kNotFound,
+                          fmt::format("indirect function {} of {}: {}", name, file.path(), why));
+    };
+    if (relocated_file_ != &file) {
+        relocated_file_ = nullptr;
+        own_slots_.clear();
+        auto relocations = file.relocations();
+        if (!relocations) return std::move(relocations.error()).with_context(name);
+        for (const Relocation& relocation : *relocations)
+            if (relocation.type == kIrelative)
+                own_slots_.emplace(relocation.addend, relocation.address);
+        relocated_file_ = &file;
+    }
+    std::set<uint64_t> found; // offsets of implementations
+    bool is_mapped = false;
+    auto [own, own_end] = own_slots_.equal_range(function.address);
+    for (const process::Mapping& mapping : mappings_) {
+        if (!mapping.executable || mapping.device != device || mapping.inode != inode) continue;
+        is_mapped = true;
+        for (const Segment& segment : file.segments()) {
+            if (!segment.executable || segment.offset < mapping.file_offset ||
+                segment.offset - mapping.file_offset >= mapping.end - mapping.start)
+                continue;
+            uint64_t bias =
+                mapping.start + (segment.offset - mapping.file_offset) - segment.address;
+            for (auto slot = own; slot != own_end; ++slot) {
+                uint64_t value = 0;
+                if (!read(bias + slot->second, &value, sizeof value)) continue;
+                if (value == bias + function.address) continue;
+                if (auto offset = implementation_at(value, file, device, inode); offset)
+                    found.insert(*offset);
+            }
+        }
+    }
+    if (!is_mapped) return not_found("the process does not map this file");
+    bool elsewhere = false;
+    bool ambiguous = false;
+    if (found.empty()) {
+        read_modules();
+        for (std::string_view alias : function.names) {
+            // Another version of the symbol may be another function; slots do not tell which.
+            auto has_name = [&](const Function& other) {
+                return &other != &function && other.address != function.address &&
+                       std::find(other.names.begin(), other.names.end(), alias) !=
+                           other.names.end();
+            };
+            auto [value, end] = values_.equal_range(std::string(alias));
+            if (value == end) continue;
+            if (std::any_of(file.functions().begin(), file.functions().end(), has_name)) {
+                ambiguous = true;
+                continue;
+            }
+            for (; value != end; ++value) {
+                auto offset = implementation_at(value->second, file, device, inode);
+                // A slot may hold the resolver itself only by mistake of ours.
+                if (offset && *offset != function.file_offset)
+                    found.insert(*offset);
+                else if (value->second != 0 && !offset)
+                    elsewhere = true;
+            }
+        }
+    }
+    if (found.size() == 1) return *found.begin();
+    if (found.size() > 1) return not_found("the process uses several implementations");
+    if (read_error_ != 0)
+        return errno_error(fmt::format("indirect function {} of {}: read the memory of process {}",
+                                       name, file.path(), pid_),
+                           read_error_)
+            .with_hint("this needs CAP_SYS_PTRACE, or to be the process's user");
+    if (ambiguous) return not_found("several functions of the file have this name");
+    if (elsewhere)
+        return not_found("not bound yet (nothing has called it), or bound to another file");
+    return not_found("nothing in the process refers to it");
+}
+
+} // namespace speedbump::elf
