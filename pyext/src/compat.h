@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// Everything that differs between CPython versions; no other file looks at PY_VERSION_HEX.
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#if PY_VERSION_HEX < 0x030A0000
+#error "speed_bump needs CPython 3.10 or later"
+#endif
+
+// sys.monitoring (PEP 669), else the frame evaluation hook (PEP 523).
+#if PY_VERSION_HEX >= 0x030C0000
+#define SB_MONITORING 1
+#else
+#define SB_MONITORING 0
+#endif
+
+// Code objects know their qualified name.
+#if PY_VERSION_HEX >= 0x030B0000
+#define SB_CODE_HAS_QUALNAME 1
+#else
+#define SB_CODE_HAS_QUALNAME 0
+#endif
+
+// A Python call under a frame evaluation hook uses the C stack, and without one it does not.
+#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
+#define SB_HOOK_RECURSES 1
+#else
+#define SB_HOOK_RECURSES 0
+#endif
+
+#ifdef Py_GIL_DISABLED
+#define SB_FREE_THREADED 1
+#else
+#define SB_FREE_THREADED 0
+#endif
+
+#if !SB_MONITORING && SB_CODE_HAS_QUALNAME
+#define Py_BUILD_CORE 1
+#include "internal/pycore_frame.h"
+#include "opcode.h"
+#undef Py_BUILD_CORE
+#elif !SB_MONITORING
+#include <frameobject.h>
+#include <opcode.h>
+#endif
+
+namespace speedbump::python {
+
+inline bool is_finalizing() {
+#if PY_VERSION_HEX >= 0x030D0000
+    return Py_IsFinalizing() != 0;
+#else
+    return _Py_IsFinalizing() != 0;
+#endif
+}
+
+inline Py_ssize_t request_code_extra_index(freefunc release) {
+#if PY_VERSION_HEX >= 0x030C0000
+    return PyUnstable_Eval_RequestCodeExtraIndex(release);
+#else
+    return _PyEval_RequestCodeExtraIndex(release);
+#endif
+}
+
+// What was stored in the code object at `index`, or null.
+inline void* code_extra(PyCodeObject* code, Py_ssize_t index) {
+#if PY_VERSION_HEX >= 0x030C0000
+    void* extra = nullptr;
+    PyUnstable_Code_GetExtra(reinterpret_cast<PyObject*>(code), index, &extra);
+    return extra;
+#else
+    // Inlined _PyCode_GetExtra: on these versions every call of the program comes here.
+    struct Extras {
+        Py_ssize_t size;
+        void* values[1];
+    };
+    const auto* extras = static_cast<const Extras*>(code->co_extra);
+    return extras != nullptr && extras->size > index ? extras->values[index] : nullptr;
+#endif
+}
+
+// False (with a Python error set) when memory ran out.
+inline bool set_code_extra(PyCodeObject* code, Py_ssize_t index, void* value) {
+#if PY_VERSION_HEX >= 0x030C0000
+    return PyUnstable_Code_SetExtra(reinterpret_cast<PyObject*>(code), index, value) == 0;
+#else
+    return _PyCode_SetExtra(reinterpret_cast<PyObject*>(code), index, value) == 0;
+#endif
+}
+
+#if !SB_MONITORING
+#if SB_CODE_HAS_QUALNAME
+using Frame = _PyInterpreterFrame;
+
+// Whether the function's execution starts with this evaluation. A generator's frame is evaluated
+// once to make the generator object; it starts when it is first resumed after that.
+inline bool is_start(Frame* frame, int throwflag) {
+    if (throwflag) return false;
+    constexpr int kGenerator = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
+    const int last = _PyInterpreterFrame_LASTI(frame);
+    if (frame->f_code->co_flags & kGenerator) {
+        return last >= 0 && _Py_OPCODE(*frame->prev_instr) == RETURN_GENERATOR;
+    }
+    return last < 0;
+}
+#else
+using Frame = PyFrameObject;
+
+inline bool is_start(Frame* frame, int throwflag) { return !throwflag && frame->f_lasti < 0; }
+#endif
+#endif
+
+} // namespace speedbump::python

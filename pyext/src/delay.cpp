@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT
+#include <unistd.h>
+
+#include "clock.h"
+#include "session.h"
+
+namespace speedbump::python {
+
+Live g_live;
+
+namespace {
+
+#if SB_FREE_THREADED
+// A thread's slot; given up when the thread ends so that the next one goes on with it.
+struct ThreadSlot {
+    sb_slot* slot = nullptr;
+    const sb_table_header* table = nullptr;
+    uint32_t tgid = 0;
+    ~ThreadSlot() {
+        // The table may be gone: the slot is given up only while its session still runs.
+        if (slot != nullptr && g_live.running.load(std::memory_order_acquire) != 0 &&
+            g_live.header == table) {
+            __atomic_store_n(&slot->busy, 0u, __ATOMIC_RELEASE);
+        }
+    }
+};
+thread_local ThreadSlot t_slot;
+
+sb_slot* writer_slot(Interpreter&) {
+    ThreadSlot& mine = t_slot;
+    if (mine.slot == nullptr || mine.table != g_live.header) [[unlikely]] {
+        mine.table = g_live.header;
+        mine.slot = session_table().claim(static_cast<uint32_t>(::getpid()));
+    }
+    return mine.slot;
+}
+#else
+sb_slot* writer_slot(Interpreter& interpreter) {
+    if (interpreter.slot == nullptr) [[unlikely]] {
+        interpreter.slot = session_table().claim(static_cast<uint32_t>(::getpid()));
+    }
+    return interpreter.slot;
+}
+#endif
+
+// A counter has one writer, except in slot 0. Readers run at any time.
+void add(__u64& counter, uint64_t amount, bool shared) {
+    if (shared) {
+        __atomic_fetch_add(&counter, amount, __ATOMIC_RELAXED);
+    } else {
+        __atomic_store_n(&counter, __atomic_load_n(&counter, __ATOMIC_RELAXED) + amount,
+                         __ATOMIC_RELAXED);
+    }
+}
+
+uint64_t load(const __u64& field) { return __atomic_load_n(&field, __ATOMIC_RELAXED); }
+
+bool may_go_on(const sb_target& target) {
+#if SB_FREE_THREADED
+    // A spinning thread would hold up the end of the interpreter; with a GIL the end can't begin.
+    if (is_finalizing()) return false;
+#endif
+    return __atomic_load_n(&target.enabled, __ATOMIC_RELAXED) != 0 &&
+           g_live.running.load(std::memory_order_relaxed) != 0 && is_armed(*g_live.header);
+}
+
+} // namespace
+
+bool on_match(Interpreter& interpreter, uint32_t index) noexcept {
+    const sb_table_header& header = *g_live.header;
+    if (!is_armed(header) || g_live.running.load(std::memory_order_relaxed) == 0) [[unlikely]] {
+        return !is_over(header);
+    }
+    sb_slot* slot = writer_slot(interpreter);
+    const bool shared = slot == reinterpret_cast<sb_slot*>(
+        reinterpret_cast<char*>(g_live.header) + header.slots_offset);
+    sb_counts& counts = Table::counts_of(slot)[index];
+    add(counts.hits, 1, shared);
+    if (shared) [[unlikely]] {
+        __atomic_fetch_add(&g_live.header->lost_counts, 1u, __ATOMIC_RELAXED);
+    }
+
+    const sb_target& target = g_live.targets[index];
+    uint64_t delay = load(target.delay_ns);
+    if (delay == 0 || __atomic_load_n(&target.enabled, __ATOMIC_RELAXED) == 0 ||
+        (load(target.root_mask) & g_live.roots) == 0) {
+        return true;
+    }
+    const uint64_t every = load(target.every);
+    if (every > 1) {
+        const uint64_t turn =
+            __atomic_add_fetch(&g_live.turns[index].calls, 1, __ATOMIC_RELAXED);
+        if (turn % every != 0) return true;
+    }
+    const uint64_t begin = now_ns();
+    const uint64_t window_start = load(target.start_ns);
+    const uint64_t window_end = load(target.end_ns);
+    if (begin < window_start || (window_end != 0 && begin >= window_end)) return true;
+
+    const uint64_t overhead = g_live.overhead_ns;
+    uint64_t now = begin;
+    // The delay is read again each time round: `set` changes one in flight too.
+    while (now - begin + overhead < delay && may_go_on(target)) {
+        now = now_ns();
+        delay = load(target.delay_ns);
+    }
+    add(counts.delays, 1, shared);
+    add(counts.requested_ns, delay, shared);
+    add(counts.measured_ns, now - begin + overhead, shared);
+    return true;
+}
+
+} // namespace speedbump::python

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT
+#include "session.h"
+
+#if !SB_MONITORING
+
+#include <pthread.h>
+
+#include "python_util.h"
+
+// The hook of 3.10 and 3.11: a frame evaluation function (PEP 523). All interpreters of these
+// versions share one GIL, which guards everything here.
+namespace speedbump::python {
+namespace {
+
+using Evaluate = _PyFrameEvalFunction;
+
+// What was there before, and is called by the hook.
+Evaluate g_next = _PyEval_EvalFrameDefault;
+// The code extra index, the same in every interpreter.
+Py_ssize_t g_decision_index = -1;
+int g_hooked = 0; // interpreters
+// The interpreter that was looked up last.
+Interpreter* g_recent = nullptr;
+
+PyObject* evaluate(PyThreadState* thread, Frame* frame, int throwflag);
+
+void set_evaluate(PyInterpreterState* state, Evaluate function) {
+    _PyInterpreterState_SetEvalFrameFunc(state, function);
+}
+
+#if SB_HOOK_RECURSES
+// 3.11 runs Python calls without C recursion, except under a hook. When a thread has used half of
+// its stack the hook is taken out until that call returns, so that a deep recursion that worked
+// goes on working; what is called meanwhile, in all threads, goes unseen.
+PyThreadState* g_guarded_thread = nullptr;
+uintptr_t g_guard_low = 0;  // the guarded thread's stack: its end,
+uintptr_t g_guard_high = 0; // and the half of it
+int g_suspended = 0;
+
+struct StackBounds {
+    uintptr_t low = 0;
+    uintptr_t half = 0;
+};
+thread_local StackBounds t_stack;
+
+void guard_thread(PyThreadState* thread) {
+    if (t_stack.half == 0) {
+        t_stack.half = 1; // nothing is below it, should the bounds be unknown
+        pthread_attr_t attributes;
+        if (::pthread_getattr_np(::pthread_self(), &attributes) == 0) {
+            void* low = nullptr;
+            size_t size = 0;
+            if (::pthread_attr_getstack(&attributes, &low, &size) == 0) {
+                t_stack.low = reinterpret_cast<uintptr_t>(low);
+                t_stack.half = t_stack.low + size / 2;
+            }
+            ::pthread_attr_destroy(&attributes);
+        }
+    }
+    g_guarded_thread = thread;
+    g_guard_low = t_stack.low;
+    g_guard_high = t_stack.half;
+}
+
+bool is_deep(PyThreadState* thread) {
+    if (thread != g_guarded_thread) [[unlikely]] guard_thread(thread);
+    const auto here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+    return here < g_guard_high && here >= g_guard_low;
+}
+
+PyObject* evaluate_unhooked(PyThreadState* thread, Frame* frame, int throwflag) {
+    PyInterpreterState* state = thread->interp;
+    ++g_suspended;
+    set_evaluate(state, g_next);
+    PyObject* result = g_next(thread, frame, throwflag);
+    --g_suspended;
+    if (g_suspended == 0 && g_live.running.load(std::memory_order_relaxed) != 0 &&
+        _PyInterpreterState_GetEvalFrameFunc(state) == g_next) {
+        set_evaluate(state, evaluate);
+    }
+    return result;
+}
+#endif
+
+Interpreter* interpreter_of(PyThreadState* thread) {
+    if (g_recent == nullptr || g_recent->state != thread->interp) [[unlikely]] {
+        g_recent = this_interpreter();
+        if (g_recent == nullptr) PyErr_Clear();
+    }
+    return g_recent;
+}
+
+// Takes the function out if it is the one in front. One that came later and calls ours keeps it;
+// ours then only passes calls on.
+void step_back(Interpreter& interpreter) {
+    if (_PyInterpreterState_GetEvalFrameFunc(interpreter.state) != evaluate) return;
+    set_evaluate(interpreter.state, g_next);
+    interpreter.chained = false;
+}
+
+// Deals with a call that is not known to match nothing.
+[[gnu::noinline]] void meet(PyThreadState* thread, Frame* frame, int throwflag,
+                            Decision decision) {
+    const ErrorAside aside;
+    Interpreter* interpreter = interpreter_of(thread);
+    if (interpreter == nullptr) return;
+    if (g_live.running.load(std::memory_order_relaxed) == 0) {
+        step_back(*interpreter);
+        return;
+    }
+    if (!is_current(decision)) decision = decide(*interpreter, frame->f_code, frame->f_globals);
+    const uint32_t place = place_of(decision);
+    if (place == 0 || !is_start(frame, throwflag)) return;
+    if (!on_match(*interpreter, place - 1)) {
+        // The session ended with nobody left to take the hook out.
+        unhook(*interpreter);
+    }
+}
+
+PyObject* evaluate(PyThreadState* thread, Frame* frame, int throwflag) {
+    const auto decision = static_cast<Decision>(
+        reinterpret_cast<uintptr_t>(code_extra(frame->f_code, g_decision_index)));
+    if (decision != g_live.no_match.load(std::memory_order_relaxed)) [[unlikely]] {
+        meet(thread, frame, throwflag, decision);
+    }
+#if SB_HOOK_RECURSES
+    if (is_deep(thread)) [[unlikely]] return evaluate_unhooked(thread, frame, throwflag);
+#endif
+    return g_next(thread, frame, throwflag);
+}
+
+} // namespace
+
+bool hook(Interpreter& interpreter) {
+    if (g_decision_index < 0) g_decision_index = interpreter.decision_index;
+    while (interpreter.decision_index >= 0 && interpreter.decision_index < g_decision_index) {
+        interpreter.decision_index = request_code_extra_index(nullptr);
+    }
+    if (interpreter.decision_index != g_decision_index) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "other extensions hold the code extra index in this interpreter");
+        return false;
+    }
+    const Evaluate present = _PyInterpreterState_GetEvalFrameFunc(interpreter.state);
+    // Whoever came after us calls us still.
+    const bool reached = interpreter.chained && present != _PyEval_EvalFrameDefault;
+    if (present != evaluate && !reached) {
+        if (g_hooked != 0 && present != g_next) {
+            PyErr_SetString(PyExc_RuntimeError,
+                            "this interpreter has another frame evaluation hook than the main one");
+            return false;
+        }
+        g_next = present;
+        set_evaluate(interpreter.state, evaluate);
+    }
+    interpreter.chained = true;
+    if (!interpreter.hooked) ++g_hooked;
+    interpreter.hooked = true;
+    return true;
+}
+
+void unhook(Interpreter& interpreter) {
+    if (!interpreter.hooked) return;
+    interpreter.hooked = false;
+    --g_hooked;
+    step_back(interpreter);
+}
+
+void abandon(Interpreter& interpreter) {
+    if (interpreter.hooked) --g_hooked;
+    interpreter.hooked = false;
+    if (g_recent == &interpreter) g_recent = nullptr;
+}
+
+} // namespace speedbump::python
+
+#endif

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: MIT
+#include "serve.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "calibrate.h"
+#include "interpreters.h"
+#include "python_util.h"
+#include "targets/parser.h"
+#include "util/fd.h"
+
+namespace speedbump::python {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kFunctionsPerPacket = 64;
+constexpr int kBeginTimeoutMs = 10000;
+
+struct Channel {
+    Fd socket;
+    Fd wake; // eventfd: something to send, or the interpreter ends
+    std::mutex mutex;
+    std::condition_variable left;
+    std::deque<FoundFunction> found;
+    bool exiting = false;
+    bool done = false;
+};
+
+// The channel being served; null in a forked child, whose copies of its locks may be taken.
+std::atomic<Channel*> g_channel{nullptr};
+
+// Gives the GIL up for as long as it lives.
+class WithoutGil {
+  public:
+    WithoutGil() : thread_(PyEval_SaveThread()) {}
+    ~WithoutGil() { PyEval_RestoreThread(thread_); }
+    WithoutGil(const WithoutGil&) = delete;
+    WithoutGil& operator=(const WithoutGil&) = delete;
+
+  private:
+    PyThreadState* thread_;
+};
+
+void wake(const Channel& channel) {
+    const uint64_t one = 1;
+    // It can only fail when it is awake already.
+    [[maybe_unused]] const ssize_t written = ::write(channel.wake.get(), &one, sizeof one);
+}
+
+bool send_packet(const Channel& channel, const json& message) {
+    const std::string text = message.dump(-1, ' ', false, json::error_handler_t::replace);
+    ssize_t sent;
+    do {
+        sent = ::send(channel.socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
+    } while (sent < 0 && errno == EINTR);
+    return sent == static_cast<ssize_t>(text.size());
+}
+
+void refuse(const Channel& channel, const std::string& reason) {
+    send_packet(channel, {{"op", "refused"}, {"reason", reason}});
+}
+
+struct Packet {
+    std::string text; // empty: end of file or an error
+    std::vector<Fd> descriptors;
+};
+
+Packet receive_packet(const Channel& channel) {
+    Packet packet;
+    packet.text.resize(kMaxPacket);
+    iovec part{packet.text.data(), packet.text.size()};
+    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))];
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    ssize_t size;
+    do {
+        size = ::recvmsg(channel.socket.get(), &message, MSG_CMSG_CLOEXEC);
+    } while (size < 0 && errno == EINTR);
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+         header = CMSG_NXTHDR(&message, header)) {
+        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+        const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; ++i) {
+            int fd = -1;
+            std::memcpy(&fd, CMSG_DATA(header) + i * sizeof fd, sizeof fd);
+            packet.descriptors.emplace_back(fd);
+        }
+    }
+    const bool whole = size > 0 && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
+    packet.text.resize(whole ? static_cast<size_t>(size) : 0);
+    return packet;
+}
+
+Result<std::string> read_text(int fd) {
+    struct stat status {};
+    if (::fstat(fd, &status) != 0) return errno_error("fstat of the targets", errno);
+    if (status.st_size < 0 || static_cast<size_t>(status.st_size) > targets::kMaxFileBytes) {
+        return make_error(ErrorKind::kInvalid, "the targets file is too large");
+    }
+    std::string text(static_cast<size_t>(status.st_size), '\0');
+    size_t done = 0;
+    while (done < text.size()) {
+        const ssize_t got = ::pread(fd, text.data() + done, text.size() - done,
+                                    static_cast<off_t>(done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return errno_error("read of the targets", errno);
+        if (got == 0) return make_error(ErrorKind::kInvalid, "the targets file shrank");
+        done += static_cast<size_t>(got);
+    }
+    return text;
+}
+
+struct Begin {
+    SessionSpec spec;
+    std::vector<std::string> warnings;
+};
+
+Result<Begin> read_begin(Packet& packet) {
+    const json message = json::parse(packet.text, nullptr, false);
+    if (!message.is_object() || message.value("op", "") != "begin") {
+        return make_error(ErrorKind::kInvalid, "the first packet is no begin");
+    }
+    Begin begin;
+    begin.spec.identity = message.value("session", "");
+    if (begin.spec.identity.empty()) {
+        return make_error(ErrorKind::kInvalid, "the session has no name");
+    }
+    if (packet.descriptors.empty()) {
+        return make_error(ErrorKind::kInvalid, "the begin came without a table");
+    }
+    std::string text;
+    if (message.contains("targets")) {
+        text = message.at("targets").get<std::string>();
+    } else if (packet.descriptors.size() > 1) {
+        Result<std::string> read = read_text(packet.descriptors[1].get());
+        if (!read) return read.error();
+        text = std::move(*read);
+    }
+    targets::ParseOutcome outcome = targets::parse_targets(text, "targets");
+    if (!outcome.errors.empty()) {
+        return make_error(ErrorKind::kTargetsFile,
+                          targets::format_diagnostics("targets", outcome.errors));
+    }
+    begin.spec.file = std::move(outcome.file);
+    begin.spec.applies = message.value("lines", std::vector<uint32_t>());
+    begin.spec.roots = message.value("roots", ~uint64_t{0});
+    Result<Table> table = Table::map(packet.descriptors[0].get());
+    if (!table) return table.error();
+    begin.spec.table = std::move(*table);
+    return begin;
+}
+
+json describe(const FoundFunction& function) {
+    return {{"line", function.line},
+            {"module", function.module},
+            {"name", function.name},
+            {"file", function.file}};
+}
+
+// Takes up to a packet full of found functions.
+json take_found(Channel& channel) {
+    json list = json::array();
+    const std::lock_guard lock(channel.mutex);
+    while (!channel.found.empty() && list.size() < kFunctionsPerPacket) {
+        list.push_back(describe(channel.found.front()));
+        channel.found.pop_front();
+    }
+    return list;
+}
+
+// A function is found once per code object: interpreters and reloads give several. Called with the
+// GIL held, at a function's first call.
+void on_found(FoundFunction function) {
+    Channel* channel = g_channel.load(std::memory_order_acquire);
+    if (channel == nullptr) return;
+    {
+        const std::lock_guard lock(channel->mutex);
+        channel->found.push_back(std::move(function));
+    }
+    wake(*channel);
+}
+
+std::vector<std::string> hook_everywhere() {
+    std::vector<std::string> warnings;
+    for_each_interpreter([&warnings] {
+        Interpreter* interpreter = this_interpreter();
+        if (interpreter == nullptr || !hook(*interpreter) || !look_at_existing(*interpreter)) {
+            warnings.push_back("an interpreter could not be hooked: " + take_error_text());
+        }
+    });
+    return warnings;
+}
+
+// Called by the interpreter before it ends: a thread without the GIL could not take it any more.
+PyObject* at_exit(PyObject*, PyObject*) {
+    Channel* channel = g_channel.load(std::memory_order_acquire);
+    if (channel != nullptr) {
+        const WithoutGil without;
+        std::unique_lock lock(channel->mutex);
+        channel->exiting = true;
+        wake(*channel);
+        channel->left.wait_for(lock, std::chrono::seconds(5), [channel] { return channel->done; });
+    }
+    Py_RETURN_NONE;
+}
+
+PyMethodDef kAtExit = {"speed_bump_at_exit", at_exit, METH_NOARGS, nullptr};
+
+// Registers or unregisters the function; an interpreter without atexit is left as it is.
+void call_atexit(const char* method, PyObject* function) {
+    const Ref module(PyImport_ImportModule("atexit"));
+    const Ref result(module ? PyObject_CallMethod(module.get(), method, "O", function) : nullptr);
+    PyErr_Clear();
+}
+
+// Waits for the end of the session, passing on what is found. GIL not held. The reason.
+const char* wait_for_end(Channel& channel) {
+    for (;;) {
+        pollfd events[] = {{channel.socket.get(), POLLIN, 0}, {channel.wake.get(), POLLIN, 0}};
+        if (::poll(events, 2, -1) < 0 && errno != EINTR) return "detach";
+        if (events[1].revents != 0) {
+            uint64_t count = 0;
+            [[maybe_unused]] const ssize_t got =
+                ::read(channel.wake.get(), &count, sizeof count);
+            {
+                const std::lock_guard lock(channel.mutex);
+                if (channel.exiting) return "exit";
+            }
+            for (json list = take_found(channel); !list.empty(); list = take_found(channel)) {
+                if (!send_packet(channel, {{"op", "matched"}, {"matched", list}})) {
+                    return "detach";
+                }
+            }
+        }
+        if (events[0].revents != 0) {
+            const Packet packet = receive_packet(channel);
+            if (packet.text.empty()) return "detach";
+            const json message = json::parse(packet.text, nullptr, false);
+            if (message.is_object() && message.value("op", "") == "detach") return "detach";
+        }
+    }
+}
+
+void run_session(Channel& channel) {
+    Packet first;
+    {
+        const WithoutGil without;
+        pollfd event{channel.socket.get(), POLLIN, 0};
+        if (::poll(&event, 1, kBeginTimeoutMs) <= 0) return;
+        first = receive_packet(channel);
+    }
+    Result<Begin> begin = read_begin(first);
+    first.descriptors.clear();
+    if (!begin) return refuse(channel, begin.error().message);
+    const bool inherited = has_session() && session_identity() == begin->spec.identity;
+    if (has_session() && !inherited) {
+        return refuse(channel, "another session has this process already");
+    }
+    Interpreter* interpreter = this_interpreter();
+    if (interpreter == nullptr) return refuse(channel, take_error_text());
+
+    Channel* none = nullptr;
+    if (!g_channel.compare_exchange_strong(none, &channel)) {
+        return refuse(channel, "this process is being served already");
+    }
+    std::vector<std::string> warnings;
+    if (!inherited) {
+        if (!calibrate_hook(*interpreter)) {
+            g_channel.store(nullptr);
+            return refuse(channel, "calibration failed: " + take_error_text());
+        }
+        warnings = not_interpreted(begin->spec.file);
+        begin->spec.found = on_found;
+        if (Result<void> begun = begin_session(std::move(begin->spec)); !begun) {
+            g_channel.store(nullptr);
+            return refuse(channel, begun.error().message);
+        }
+        for (std::string& warning : hook_everywhere()) warnings.push_back(std::move(warning));
+    }
+    const Ref atexit_function(PyCFunction_New(&kAtExit, nullptr));
+    call_atexit("register", atexit_function.get());
+    const std::string version(Py_GetVersion(), std::strcspn(Py_GetVersion(), " "));
+    const char* reason = nullptr;
+    {
+        const WithoutGil without;
+        const bool told = send_packet(channel, {{"op", "ready"},
+                                                {"version", version},
+                                                {"pid", ::getpid()},
+                                                {"inherited", inherited},
+                                                {"overhead_ns", g_live.overhead_ns},
+                                                {"matched", take_found(channel)},
+                                                {"warnings", warnings}});
+        reason = told ? wait_for_end(channel) : "detach";
+        stop_delays();
+    }
+    call_atexit("unregister", atexit_function.get());
+    unhook_everywhere();
+    end_session();
+    g_channel.store(nullptr);
+    send_packet(channel, {{"op", "gone"}, {"reason", reason}});
+}
+
+} // namespace
+
+void serve(int channel_fd) noexcept {
+    sigset_t all;
+    sigset_t before;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    auto channel = std::make_unique<Channel>();
+    channel->socket = Fd(channel_fd);
+    channel->wake = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    try {
+        run_session(*channel);
+    } catch (const std::exception&) {
+        // Out of memory, or a packet of the wrong shape: the loader sees the socket close.
+        if (g_channel.exchange(nullptr) == channel.get()) {
+            stop_delays();
+            unhook_everywhere();
+            end_session();
+        }
+    }
+    channel->socket.reset();
+    std::unique_lock lock(channel->mutex);
+    channel->done = true;
+    channel->left.notify_all();
+    const bool waited_for = channel->exiting;
+    lock.unlock();
+    // The thread in at_exit() still holds it, and the process ends.
+    if (waited_for) channel.release();
+    PyErr_Clear();
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void forget_channel() {
+    Channel* channel = g_channel.exchange(nullptr);
+    if (channel == nullptr) return;
+    ::close(channel->socket.get());
+    ::close(channel->wake.get());
+}
+
+} // namespace speedbump::python

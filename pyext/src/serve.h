@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// The loader's end of an attached interpreter.
+//
+// The loader gets a thread into the process that takes the GIL, loads this library by its path and
+// calls serve(channel). `channel` is a connected AF_UNIX SOCK_SEQPACKET socket; every packet is one
+// JSON object with an "op". Packets are at most kMaxPacket bytes.
+//
+// loader -> core
+//   {"op":"begin", "session":ID, "lines":[I...], "targets":TEXT, "roots":MASK}
+//       First packet, with the table's memfd (abi.h, sb_table_header) as first SCM_RIGHTS
+//       descriptor. TEXT is the whole targets file; when it is too long for a packet "targets" is
+//       left out and a second descriptor holds it. "lines" are the indexes, among the parsed
+//       lines, of the targets that apply here (exclusions always do); index I has entry I of the
+//       table. ID names the session, any string but "". "roots" (default: all bits) is compared
+//       with each target's root_mask.
+//   {"op":"detach"}    or end of file: the loader is gone. Delays end at once in this process.
+//
+// core -> loader
+//   {"op":"refused", "reason":TEXT}   nothing was done, the socket is closed.
+//   {"op":"ready", "version":"3.12.1", "pid":N, "inherited":BOOL, "overhead_ns":N,
+//    "matched":[{"line":I,"module":..,"name":..,"file":..}...], "warnings":[TEXT...]}
+//       The hooks are in; what is delayed from now on, the table says. "inherited": this process
+//       was forked from an attached one and was hooked before.
+//   {"op":"matched", "matched":[...]}  more functions, also right after "ready" when there are many.
+//   {"op":"gone", "reason":"detach"|"exit"}  the hooks are out; the socket is closed.
+//
+// A process has one session. A second begin with another ID, or beside a session that the program
+// itself installed from this very file, is refused; the core of an installed package is another
+// file, and works beside.
+//
+// A forked child keeps the hooks and the table, has no socket, and takes a counter slot of its own.
+// When the session is over (`closed` in the table, or its owner's death, which the kernel writes
+// there) a hook does nothing but take itself out. So no delay outlives the loader, with or without
+// a socket.
+namespace speedbump::python {
+
+inline constexpr unsigned kMaxPacket = 65536;
+
+// Serves one session on the socket, which it closes; returns when it is over. Called with the GIL
+// held, in a thread that has nothing else to do: it blocks all signals. Raises no Python error.
+void serve(int channel) noexcept;
+
+// Forgets the channel in a forked child.
+void forget_channel();
+
+} // namespace speedbump::python

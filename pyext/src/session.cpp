@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: MIT
+#include "session.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+
+#include "clock.h"
+#include "python_util.h"
+#include "qualname.h"
+#include "targets/matcher.h"
+
+namespace speedbump::python {
+namespace {
+
+struct Session {
+    SessionSpec spec;
+    // The lines that decide here, and for each its index in the file.
+    targets::TargetsFile deciding;
+    std::vector<uint32_t> deciding_index;
+};
+
+// Everything that slow paths share. Its mutex is held across no Python call, so that it can be
+// taken with or without a GIL.
+struct Shared {
+    std::mutex mutex;
+    std::unique_ptr<Session> session;
+    std::vector<Interpreter*> interpreters;
+};
+
+Shared& shared() {
+    // Never destroyed: hooks may run until the very end of the process.
+    static Shared* instance = new Shared;
+    return *instance;
+}
+
+constexpr const char* kCapsuleName = "speed_bump._core.interpreter";
+
+void release_interpreter(PyObject* capsule) {
+    auto* interpreter =
+        static_cast<Interpreter*>(PyCapsule_GetPointer(capsule, kCapsuleName));
+    abandon(*interpreter);
+    {
+        const std::lock_guard lock(shared().mutex);
+        std::erase(shared().interpreters, interpreter);
+    }
+    delete interpreter;
+}
+
+void collect_deciding(Session& session) {
+    std::vector<bool> applies(session.spec.file.lines.size());
+    for (const uint32_t index : session.spec.applies) {
+        if (index < applies.size()) applies[index] = true;
+    }
+    session.deciding.lines.clear();
+    session.deciding_index.clear();
+    for (uint32_t index = 0; index < session.spec.file.lines.size(); ++index) {
+        const targets::TargetLine& line = session.spec.file.lines[index];
+        if (line.world != targets::World::kPython || (!line.exclude && !applies[index])) continue;
+        session.deciding.lines.push_back(line);
+        session.deciding_index.push_back(index);
+    }
+}
+
+void next_generation() { g_live.no_match.fetch_add(Decision{1} << 32); }
+
+void (*g_in_child)() = nullptr;
+
+void before_fork() { shared().mutex.lock(); }
+void after_fork_in_parent() { shared().mutex.unlock(); }
+void after_fork_in_child() {
+    for (Interpreter* interpreter : shared().interpreters) interpreter->slot = nullptr;
+    shared().mutex.unlock();
+    if (g_in_child != nullptr) g_in_child();
+}
+
+} // namespace
+
+Interpreter* this_interpreter() {
+    PyInterpreterState* state = PyInterpreterState_Get();
+    PyObject* dict = PyInterpreterState_GetDict(state);
+    if (dict == nullptr) {
+        PyErr_SetString(PyExc_RuntimeError, "the interpreter has no dict for extensions");
+        return nullptr;
+    }
+    // One entry per copy of this library: an attached core and an installed one don't mix.
+    static char anchor;
+    const Ref key(PyUnicode_FromFormat("speed_bump._core@%p", static_cast<void*>(&anchor)));
+    if (!key) return nullptr;
+    if (PyObject* capsule = PyDict_GetItemWithError(dict, key.get())) {
+        return static_cast<Interpreter*>(PyCapsule_GetPointer(capsule, kCapsuleName));
+    }
+    if (PyErr_Occurred()) return nullptr;
+    const Ref gc(PyImport_ImportModule("gc")); // found in sys.modules when it is needed
+    if (!gc) return nullptr;
+    auto interpreter = std::make_unique<Interpreter>();
+    interpreter->state = state;
+    interpreter->decision_index = request_code_extra_index(nullptr);
+    interpreter->name_index = request_name_index();
+    if (interpreter->decision_index < 0) {
+        PyErr_SetString(PyExc_RuntimeError, "no code extra index is free");
+        return nullptr;
+    }
+    const Ref capsule(PyCapsule_New(interpreter.get(), kCapsuleName, release_interpreter));
+    if (!capsule) return nullptr;
+    Interpreter* raw = interpreter.release();
+    {
+        const std::lock_guard lock(shared().mutex);
+        shared().interpreters.push_back(raw);
+    }
+    if (PyDict_SetItem(dict, key.get(), capsule.get()) != 0) return nullptr;
+    return raw;
+}
+
+Result<void> begin_session(SessionSpec spec) {
+    auto session = std::make_unique<Session>();
+    session->spec = std::move(spec);
+    collect_deciding(*session);
+    const std::lock_guard lock(shared().mutex);
+    if (shared().session) return make_error(ErrorKind::kInvalid, "there is a session already");
+    const Table& table = session->spec.table;
+    if (table.target_count() < session->spec.file.lines.size()) {
+        return make_error(ErrorKind::kInvalid, "the table has fewer targets than the file");
+    }
+    for (Interpreter* interpreter : shared().interpreters) interpreter->slot = nullptr;
+    g_live.header = table.header();
+    g_live.targets = table.targets();
+    g_live.turns = table.turns();
+    g_live.roots = session->spec.roots;
+    shared().session = std::move(session);
+    next_generation();
+    g_live.running.store(1, std::memory_order_release);
+    return {};
+}
+
+void stop_delays() { g_live.running.store(0, std::memory_order_release); }
+
+void end_session() {
+    stop_delays();
+    std::unique_ptr<Session> ended;
+    {
+        const std::lock_guard lock(shared().mutex);
+        ended = std::move(shared().session);
+        for (Interpreter* interpreter : shared().interpreters) {
+            if (interpreter->slot != nullptr) {
+                __atomic_store_n(&interpreter->slot->busy, 0u, __ATOMIC_RELEASE);
+            }
+            interpreter->slot = nullptr;
+        }
+        next_generation();
+    }
+}
+
+bool has_session() {
+    const std::lock_guard lock(shared().mutex);
+    return shared().session != nullptr;
+}
+
+std::string session_identity() {
+    const std::lock_guard lock(shared().mutex);
+    return shared().session ? shared().session->spec.identity : std::string();
+}
+
+const Table& session_table() { return shared().session->spec.table; }
+
+void set_line(uint32_t index, const targets::TargetLine& line, bool applies) {
+    const std::lock_guard lock(shared().mutex);
+    Session& session = *shared().session;
+    session.spec.file.lines[index] = line;
+    std::erase(session.spec.applies, index);
+    if (applies) session.spec.applies.push_back(index);
+    collect_deciding(session);
+    next_generation();
+}
+
+void forget_decisions() { next_generation(); }
+
+Decision decide(Interpreter& interpreter, PyCodeObject* code, PyObject* globals) noexcept {
+    const ErrorAside aside;
+    const Decision no_match = g_live.no_match.load(std::memory_order_acquire);
+    Decision decision = no_match;
+    try {
+        FoundFunction function;
+        note_nested_names(interpreter, code);
+        function.name = qualified_name(interpreter, code);
+        function.file = text_of(code->co_filename);
+        if (globals != nullptr && PyDict_Check(globals)) {
+            function.module = text_of(PyDict_GetItemString(globals, "__name__"));
+        }
+        std::function<void(FoundFunction)> found;
+        {
+            const std::lock_guard lock(shared().mutex);
+            if (shared().session) {
+                const Session& session = *shared().session;
+                const targets::TargetLine* line = targets::decide_python(
+                    session.deciding, function.module, function.file, function.name);
+                if (line != nullptr) {
+                    function.line = session.deciding_index[static_cast<size_t>(
+                        line - session.deciding.lines.data())];
+                    decision |= uint64_t{function.line} + 1;
+                    found = session.spec.found;
+                }
+            }
+        }
+        if (found) found(std::move(function));
+    } catch (...) {
+        // Out of memory: the function counts as one that no line matches.
+        decision = no_match;
+    }
+    if (!set_code_extra(code, interpreter.decision_index,
+                        reinterpret_cast<void*>(static_cast<uintptr_t>(decision)))) {
+        PyErr_Clear();
+    }
+    return decision;
+}
+
+bool any_hooked() {
+    const std::lock_guard lock(shared().mutex);
+    return std::any_of(shared().interpreters.begin(), shared().interpreters.end(),
+                       [](const Interpreter* interpreter) { return interpreter->hooked; });
+}
+
+void register_fork_handlers(void (*in_child)()) {
+    static std::once_flag once;
+    g_in_child = in_child;
+    std::call_once(once, [] {
+        ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    });
+}
+
+namespace {
+
+// Decides for a code object and all that are nested in it: an inner function is known as soon as
+// the outer one is.
+void decide_tree(Interpreter& interpreter, PyCodeObject* code, PyObject* globals) {
+    const Decision known = static_cast<Decision>(
+        reinterpret_cast<uintptr_t>(code_extra(code, interpreter.decision_index)));
+    if (is_current(known)) return;
+    decide(interpreter, code, globals);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code->co_consts); ++i) {
+        PyObject* constant = PyTuple_GET_ITEM(code->co_consts, i);
+        if (PyCode_Check(constant)) {
+            decide_tree(interpreter, reinterpret_cast<PyCodeObject*>(constant), globals);
+        }
+    }
+}
+
+bool collect_functions(std::vector<Ref>& functions) {
+#if SB_MONITORING
+    PyUnstable_GC_VisitObjects(
+        [](PyObject* object, void* argument) {
+            if (PyFunction_Check(object)) {
+                static_cast<std::vector<Ref>*>(argument)->push_back(Ref::borrow(object));
+            }
+            return 1;
+        },
+        &functions);
+    return true;
+#else
+    const Ref gc(PyImport_ImportModule("gc"));
+    if (!gc) return false;
+    const Ref objects(PyObject_CallMethod(gc.get(), "get_objects", nullptr));
+    if (!objects) return false;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(objects.get()); ++i) {
+        PyObject* object = PyList_GET_ITEM(objects.get(), i);
+        if (PyFunction_Check(object)) functions.push_back(Ref::borrow(object));
+    }
+    return true;
+#endif
+}
+
+} // namespace
+
+bool look_at_existing(Interpreter& interpreter) {
+    std::vector<Ref> functions;
+    if (!collect_functions(functions)) return false;
+    // A name that the enclosing code gives is exact, one from the function object may have been
+    // set by functools.wraps: enclosing code first.
+    for (const Ref& function : functions) {
+        note_nested_names(interpreter,
+                          reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function.get())));
+    }
+    for (const Ref& function : functions) note_function_name(interpreter, function.get());
+    constexpr uint64_t kHoldNs = 1000000;
+    uint64_t held_since = now_ns();
+    for (const Ref& function : functions) {
+        decide_tree(interpreter,
+                    reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function.get())),
+                    PyFunction_GET_GLOBALS(function.get()));
+        if (now_ns() - held_since > kHoldNs) {
+            PyThreadState* thread = PyEval_SaveThread();
+            PyEval_RestoreThread(thread);
+            held_since = now_ns();
+        }
+    }
+    return true;
+}
+
+} // namespace speedbump::python

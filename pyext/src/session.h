@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "compat.h"
+#include "table.h"
+#include "targets/target.h"
+#include "util/result.h"
+
+// The session of this process: which functions are slowed and by what table. There is one of it,
+// whether a program installed it or a loader attached, and all interpreters of the process share
+// it. Functions that take an Interpreter are called with its GIL held.
+namespace speedbump::python {
+
+// A function that a line matched.
+struct FoundFunction {
+    uint32_t line = 0; // index into the lines of the targets file
+    std::string module;
+    std::string name;
+    std::string file;
+};
+
+// What this core keeps per interpreter, from its first hook to its end.
+struct Interpreter {
+    PyInterpreterState* state = nullptr;
+    Py_ssize_t decision_index = -1; // of the code extra that holds the decision
+    Py_ssize_t name_index = -1;     // of the code extra that holds the qualified name (3.10)
+    sb_slot* slot = nullptr;        // with a GIL: the writer of all its threads
+    bool hooked = false;
+    int tool_id = -1;               // sys.monitoring
+    PyObject* monitoring = nullptr; // owned, as the following
+    PyObject* callback = nullptr;
+    PyObject* disable = nullptr;
+    bool chained = false;           // PEP 523: our function is set, or called by one that is
+};
+
+// The state of the running interpreter, made when it is first asked for; null with a Python error
+// set when that fails.
+Interpreter* this_interpreter();
+
+// One session's targets and what it calls for each function it finds.
+struct SessionSpec {
+    targets::TargetsFile file;          // the lines by table index; decides
+    std::vector<uint32_t> applies;      // indexes of the target lines that can match here
+    Table table;                        // of at least file.lines.size() targets
+    uint64_t roots = ~uint64_t{0};      // the roots this process belongs to
+    std::string identity;               // of a loader's session; empty: the program's own
+    std::function<void(FoundFunction)> found; // called with the GIL held; may be empty
+};
+
+// The session's life. begin() replaces nothing: it is kInvalid while there is one.
+Result<void> begin_session(SessionSpec spec);
+// Delays in flight end at once; the hooks must have been removed from all interpreters before the
+// table goes: end_session() after unhook() everywhere.
+void stop_delays();
+void end_session();
+bool has_session();
+std::string session_identity();
+const Table& session_table();
+// Changes one line in place and makes every function be looked at again.
+void set_line(uint32_t index, const targets::TargetLine& line, bool applies);
+// Makes every function be looked at again.
+void forget_decisions();
+
+// Puts the hook into the running interpreter; false with a Python error set when it can't. `spin`
+// is what a hook does not know yet: its own cost, see calibrate.h.
+bool hook(Interpreter& interpreter);
+// Takes it out again; never fails, a Python error that is set stays set.
+void unhook(Interpreter& interpreter);
+// Whether any interpreter of the process has the hook.
+bool any_hooked();
+// Drops what the hook holds when the interpreter is torn down and runs no code any more.
+void abandon(Interpreter& interpreter);
+
+// Looks at all functions that exist, so that the found ones are known before their first call.
+// Gives the GIL up now and then. False with a Python error set.
+bool look_at_existing(Interpreter& interpreter);
+
+// The decision for a code object, made at its first call: kept in the code object as the
+// generation it was made in (upper half) and 1 + the line's index, 0 for no line.
+using Decision = uint64_t;
+inline uint32_t generation_of(Decision decision) { return static_cast<uint32_t>(decision >> 32); }
+inline uint32_t place_of(Decision decision) { return static_cast<uint32_t>(decision); }
+// Never raises, never loses an error that is set.
+Decision decide(Interpreter& interpreter, PyCodeObject* code, PyObject* globals) noexcept;
+
+// What the hooks read at every call.
+struct Live {
+    sb_table_header* header = nullptr;
+    sb_target* targets = nullptr;
+    sb_turn* turns = nullptr;
+    uint64_t overhead_ns = 0; // a delayed call costs this beyond its spin
+    uint64_t roots = 0;
+    std::atomic<uint32_t> running{0}; // 0: no delay starts, the one in flight ends
+    // The decision "no line" of the present generation; older generations don't count.
+    std::atomic<Decision> no_match{Decision{1} << 32};
+};
+extern Live g_live;
+
+inline bool is_current(Decision decision) {
+    return generation_of(decision) ==
+           generation_of(g_live.no_match.load(std::memory_order_relaxed));
+}
+
+// One matching call: counts it and delays it as the table says. False when the session is over
+// and the hook should go. Never raises.
+bool on_match(Interpreter& interpreter, uint32_t target) noexcept;
+
+// Runs on every fork in the child: new counters, no channel. Registered once by the module.
+void register_fork_handlers(void (*in_child)());
+
+} // namespace speedbump::python
