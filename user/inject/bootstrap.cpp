@@ -85,8 +85,11 @@ Result<void> read_bootstrap_answer(std::string_view message) {
     if (!answer.is_object() || !answer.contains("op") || !answer["op"].is_string())
         return make_error(ErrorKind::kIo, "unexpected answer from the interpreter");
     if (answer["op"] == "loaded") return {};
-    std::string text = answer.value("message", "");
-    return make_error(ErrorKind::kIo, "the interpreter refused the core: " + text);
+    auto text = answer.find("message");
+    return make_error(ErrorKind::kIo,
+                      "the interpreter refused the core: " +
+                          (text != answer.end() && text->is_string() ? text->get<std::string>()
+                                                                     : std::string("no reason")));
 }
 
 } // namespace speedbump::inject

@@ -36,6 +36,8 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kMinimumAge{40}; // 30 ms, and 10 ms of the clock's grain
 constexpr milliseconds kThreadTimeout{3000};
 constexpr milliseconds kLeaveTimeout{200};
+// A process as young as this has an interpreter that is starting rather than one that ends.
+constexpr milliseconds kStartingAge{10000};
 
 // One attach at a time per process. The lock is on the process's own directory in /proc: it leaves
 // no file behind and ends with its holder.
@@ -141,10 +143,6 @@ Result<Interpreter> choose_interpreter(pid_t pid, const std::vector<Interpreter>
                           fmt::format("process {}: {} is too old: 3.10 is the first that can be "
                                       "slowed",
                                       pid, chosen.describe()));
-    if (!chosen.initialized)
-        return make_error(ErrorKind::kTimeout,
-                          fmt::format("process {}: {} is not initialised", pid,
-                                      chosen.describe()));
     return chosen;
 }
 
@@ -234,7 +232,7 @@ Result<Region> wait_for_thread(pid_t pid, Fire& fire, const FireReport& report, 
 
 // Waits for the bootstrap's answer on the channel.
 Result<void> wait_for_core(pid_t pid, int channel, int pid_fd, milliseconds timeout,
-                           const Interpreter& interpreter) {
+                           const Interpreter& interpreter, bool& not_running) {
     Clock::time_point deadline = Clock::now() + timeout;
     for (;;) {
         auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now()).count();
@@ -249,10 +247,11 @@ Result<void> wait_for_core(pid_t pid, int channel, int pid_fd, milliseconds time
                 return read_bootstrap_answer(std::string_view(buffer, static_cast<size_t>(got)));
         }
         if (fds[1].revents) return errno_error(fmt::format("process {}", pid), ESRCH);
-        if (fds[0].revents & (POLLHUP | POLLERR))
-            return make_error(ErrorKind::kIo,
-                              fmt::format("process {}: {} is shutting down", pid,
-                                          interpreter.describe()));
+        if (fds[0].revents & (POLLHUP | POLLERR)) {
+            not_running = true;
+            return make_error(ErrorKind::kIo, fmt::format("process {}: {} is starting or ending",
+                                                          pid, interpreter.describe()));
+        }
         if (left <= 0)
             return make_error(
                        ErrorKind::kTimeout,
@@ -278,11 +277,10 @@ void wait_until_clean(pid_t pid, Fire& fire, uint64_t region, bool serving) {
     }
 }
 
-} // namespace
-
-Result<Injection> inject(pid_t pid, const InjectOptions& options) {
-    Clock::time_point begin = Clock::now();
-    Clock::time_point deadline = begin + options.safe_point_timeout;
+// One attempt. `not_running`: it failed because the interpreter is starting or ending.
+Result<Injection> inject_once(pid_t pid, const InjectOptions& options, Clock::time_point begin,
+                              Clock::time_point deadline, bool& not_running) {
+    not_running = false;
     Result<Fd> lock = lock_target(pid, deadline);
     if (!lock) return std::move(lock.error());
     Fd pid_fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
@@ -296,6 +294,11 @@ Result<Injection> inject(pid_t pid, const InjectOptions& options) {
     if (!interpreter) {
         std::optional<Error> reason = obstacle(pid);
         return reason ? std::move(*reason) : std::move(interpreter.error());
+    }
+    if (!interpreter->initialized) {
+        not_running = true;
+        return make_error(ErrorKind::kTimeout, fmt::format("process {}: {} is not initialised", pid,
+                                                           interpreter->describe()));
     }
     std::string build;
     Result<Fd> core = open_core(options.core, build);
@@ -356,12 +359,27 @@ Result<Injection> inject(pid_t pid, const InjectOptions& options) {
     core_end.reset();
     if (done)
         done = wait_for_core(pid, injection.channel.get(), pid_fd.get(),
-                             options.interpreter_timeout, *interpreter);
+                             options.interpreter_timeout, *interpreter, not_running);
     injection.timing.to_code = Clock::now() - begin;
     if (!done) injection.channel.reset(); // cancels: the thread looks at it under the GIL
     wait_until_clean(pid, **fire, report->region, done.has_value());
     if (!done) return std::move(done.error());
     return injection;
+}
+
+} // namespace
+
+Result<Injection> inject(pid_t pid, const InjectOptions& options) {
+    Clock::time_point begin = Clock::now();
+    Clock::time_point deadline = begin + options.safe_point_timeout;
+    for (;;) {
+        bool not_running = false;
+        Result<Injection> injection = inject_once(pid, options, begin, deadline, not_running);
+        if (injection || !not_running || Clock::now() > deadline) return injection;
+        std::optional<milliseconds> age = read_age(pid);
+        if (!age || *age > kStartingAge) return injection;
+        std::this_thread::sleep_for(milliseconds(5));
+    }
 }
 
 } // namespace speedbump::inject

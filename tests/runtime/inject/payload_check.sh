@@ -1,0 +1,19 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# payload_check.sh OBJECTS: fails when the section that is copied into targets has a relocation
+# against anything outside itself. OBJECTS: as CMake lists them, with semicolons.
+set -eu
+object=$(printf '%s\n' "$@" | tr ';' '\n' | grep '/payload\.cpp\.o$')
+# What is left are calls inside the section, which the linker resolves relative to themselves.
+bad=$(readelf -rW "$object" |
+    awk '/^Relocation section/ { inside = index($0, "\047.relaspeedbump_payload\047") > 0; next }
+         inside && $3 ~ /^R_X86_64/ && $5 !~ /^speedbump_payload_/ { print }')
+if ! readelf -SW "$object" | grep -q ' speedbump_payload '; then
+    echo "no section speedbump_payload in $object" >&2
+    exit 1
+fi
+if [ -n "$bad" ]; then
+    echo "the payload refers to something outside itself:" >&2
+    echo "$bad" >&2
+    exit 1
+fi

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: MIT
+#include "engine/python_engine.h"
+
+#include <fmt/format.h>
+#include <glob.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+#include <utility>
+
+namespace speedbump::engine {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+// Of the protocol: pyext/src/serve.h.
+constexpr size_t kMaxPacket = 65536;
+constexpr size_t kLongTargets = 32768; // JSON may double it
+constexpr milliseconds kReadyTimeout{10000};
+constexpr milliseconds kDestructorTimeout{1000};
+constexpr size_t kParallel = 8;
+
+std::string own_directory() {
+    char path[4096];
+    ssize_t size = readlink("/proc/self/exe", path, sizeof(path));
+    std::string text(path, size > 0 ? static_cast<size_t>(size) : 0);
+    return text.substr(0, text.rfind('/'));
+}
+
+std::string first_match(const std::string& pattern) {
+    glob_t found{};
+    std::string path;
+    if (glob(pattern.c_str(), 0, nullptr, &found) == 0 && found.gl_pathc > 0)
+        path = found.gl_pathv[0];
+    globfree(&found);
+    return path;
+}
+
+// One packet; empty when none waits or the other end is gone.
+std::optional<std::string> receive(int channel) {
+    std::string packet(kMaxPacket, '\0');
+    ssize_t got;
+    do {
+        got = recv(channel, packet.data(), packet.size(), MSG_DONTWAIT);
+    } while (got < 0 && errno == EINTR);
+    if (got <= 0) return std::nullopt;
+    packet.resize(static_cast<size_t>(got));
+    return packet;
+}
+
+bool wait_readable(int fd, Clock::time_point deadline) {
+    for (;;) {
+        auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
+        pollfd poll_fd{fd, POLLIN, 0};
+        int ready = ::poll(&poll_fd, 1, static_cast<int>(std::max<int64_t>(left, 0)));
+        if (ready > 0) return true;
+        if (left <= 0) return false;
+    }
+}
+
+// The processes are not ours: whatever they send, of whatever type, must do no harm.
+std::string text_in(const json& message, const char* key) {
+    auto found = message.find(key);
+    return found != message.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+uint64_t number_in(const json& message, const char* key) {
+    auto found = message.find(key);
+    return found != message.end() && found->is_number_unsigned() ? found->get<uint64_t>() : 0;
+}
+
+std::vector<PythonMatch> matches_of(pid_t pid, const json& message) {
+    std::vector<PythonMatch> matches;
+    auto list = message.find("matched");
+    if (list == message.end() || !list->is_array()) return matches;
+    for (const json& entry : *list) {
+        if (!entry.is_object()) continue;
+        matches.push_back({pid, number_in(entry, "line"), text_in(entry, "module"),
+                           text_in(entry, "name"), text_in(entry, "file")});
+    }
+    return matches;
+}
+
+json parse(const std::string& packet) {
+    json message = json::parse(packet, nullptr, false);
+    return message.is_object() ? message : json::object();
+}
+
+} // namespace
+
+std::vector<std::string> core_directories() {
+    std::vector<std::string> directories;
+    if (const char* list = std::getenv("SPEEDBUMP_CORES")) {
+        std::string_view rest = list;
+        while (!rest.empty()) {
+            std::string_view one = rest.substr(0, rest.find(':'));
+            if (!one.empty()) directories.emplace_back(one);
+            rest.remove_prefix(std::min(rest.size(), one.size() + 1));
+        }
+    }
+    std::string own = own_directory();
+    for (const char* place : {"/pyext/python", "/../pyext/python", "/../../pyext/python",
+                              "/../lib/speedbump/cores"})
+        directories.push_back(own + place);
+    return directories;
+}
+
+Result<std::string> find_core(const process::Interpreter& interpreter,
+                              const std::vector<std::string>& directories) {
+    std::string name = fmt::format("_core.cpython-{}{}{}{}-*.so", interpreter.major,
+                                   interpreter.minor, interpreter.free_threaded ? "t" : "",
+                                   interpreter.debug ? "d" : "");
+    for (const std::string& directory : directories) {
+        for (const char* place : {"/", "/*/speed_bump/"}) {
+            std::string path = first_match(directory + place + name);
+            if (path.empty()) continue;
+            char real[PATH_MAX];
+            return std::string(realpath(path.c_str(), real) ? real : path.c_str());
+        }
+    }
+    return make_error(ErrorKind::kUnsupported,
+                      "no core is built for " + interpreter.describe())
+        .with_hint(fmt::format("build it, in the source tree: cmake -B build "
+                               "-DSPEEDBUMP_PYTHONS=python{} && cmake --build build",
+                               interpreter.tag()));
+}
+
+struct PythonEngine::Hooked {
+    PythonAttachment attachment;
+    Fd channel;
+};
+
+PythonEngine::PythonEngine(PythonSession session, std::vector<std::string> directories, Fd epoll)
+    : session_(std::move(session)),
+      directories_(std::move(directories)),
+      epoll_(std::move(epoll)) {}
+
+Result<std::unique_ptr<PythonEngine>> PythonEngine::create(PythonSession session,
+                                                           std::vector<std::string> directories) {
+    Fd epoll(epoll_create1(EPOLL_CLOEXEC));
+    if (!epoll.valid()) return errno_error("epoll_create1", errno);
+    std::unique_ptr<PythonEngine> engine(
+        new PythonEngine(std::move(session), std::move(directories), std::move(epoll)));
+    const std::string& text = engine->session_.targets;
+    if (text.size() > kLongTargets) {
+        engine->long_targets_ = Fd(memfd_create("speedbump-targets", MFD_CLOEXEC));
+        if (!engine->long_targets_.valid()) return errno_error("memfd_create", errno);
+        for (size_t done = 0; done < text.size();) {
+            ssize_t wrote =
+                ::write(engine->long_targets_.get(), text.data() + done, text.size() - done);
+            if (wrote < 0) return errno_error("write the targets", errno);
+            done += static_cast<size_t>(wrote);
+        }
+    }
+    return engine;
+}
+
+PythonEngine::~PythonEngine() { detach_all(kDestructorTimeout); }
+
+Result<void> PythonEngine::begin(int channel, uint64_t roots) const {
+    json message = {{"op", "begin"},
+                    {"session", session_.identity},
+                    {"lines", session_.lines},
+                    {"roots", roots},
+                    {"table", true}};
+    int fds[2] = {session_.table, long_targets_.get()};
+    size_t count = 2;
+    if (!long_targets_.valid()) {
+        message["targets"] = session_.targets;
+        count = 1;
+    }
+    std::string text = message.dump(-1, ' ', false, json::error_handler_t::replace);
+    iovec data{text.data(), text.size()};
+    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+    msghdr packet{};
+    packet.msg_iov = &data;
+    packet.msg_iovlen = 1;
+    if (session_.table >= 0) {
+        packet.msg_control = control;
+        packet.msg_controllen = CMSG_SPACE(count * sizeof(int));
+        cmsghdr* header = CMSG_FIRSTHDR(&packet);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(count * sizeof(int));
+        std::memcpy(CMSG_DATA(header), fds, count * sizeof(int));
+    }
+    if (sendmsg(channel, &packet, MSG_NOSIGNAL) < 0) return errno_error("begin", errno);
+    return {};
+}
+
+Result<PythonEngine::Hooked> PythonEngine::hook(pid_t pid, uint64_t roots,
+                                                inject::InjectOptions options) const {
+    if (options.core.empty()) {
+        Result<std::vector<process::Interpreter>> found = process::find_interpreters(pid);
+        if (!found) return std::move(found.error());
+        // What can't be entered has no core either: inject() says so in better words.
+        if (!found->empty() && found->front().is_supported()) {
+            Result<std::string> core = find_core(found->front(), directories_);
+            if (!core)
+                return std::move(core.error()).with_context(fmt::format("process {}", pid));
+            options.core = std::move(*core);
+        }
+    }
+    Result<inject::Injection> injection = inject::inject(pid, options);
+    if (!injection) return std::move(injection.error());
+    Hooked hooked;
+    hooked.channel = std::move(injection->channel);
+    PythonAttachment& attachment = hooked.attachment;
+    attachment.process = pid;
+    attachment.interpreter = injection->interpreter;
+    attachment.timing = injection->timing;
+    if (Result<void> begun = begin(hooked.channel.get(), roots); !begun)
+        return std::move(begun.error()).with_context(fmt::format("process {}", pid));
+    if (!wait_readable(hooked.channel.get(), Clock::now() + kReadyTimeout))
+        return make_error(ErrorKind::kTimeout,
+                          fmt::format("process {}: the core was not ready after {} ms", pid,
+                                      kReadyTimeout.count()));
+    std::optional<std::string> packet = receive(hooked.channel.get());
+    if (!packet)
+        return make_error(ErrorKind::kIo,
+                          fmt::format("process {}: it ended, or its core did, while being attached",
+                                      pid));
+    json message = parse(*packet);
+    if (text_in(message, "op") != "ready") {
+        std::string why = text_in(message, "reason") + text_in(message, "message");
+        return make_error(ErrorKind::kIo, fmt::format("process {}: {}", pid, why));
+    }
+    auto inherited = message.find("inherited");
+    attachment.inherited = inherited != message.end() && *inherited == true;
+    attachment.hook_overhead = std::chrono::nanoseconds(number_in(message, "overhead_ns"));
+    attachment.matches = matches_of(pid, message);
+    if (auto list = message.find("warnings"); list != message.end() && list->is_array())
+        for (const json& warning : *list)
+            if (warning.is_string()) attachment.warnings.push_back(warning.get<std::string>());
+    return hooked;
+}
+
+Result<PythonAttachment> PythonEngine::adopt(Result<Hooked> hooked) {
+    if (!hooked) return std::move(hooked.error());
+    pid_t pid = hooked->attachment.process;
+    Process process;
+    process.channel = std::move(hooked->channel);
+    process.pid_fd = Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+    if (!process.pid_fd.valid()) return errno_error(fmt::format("process {}", pid), errno);
+    for (int fd : {process.channel.get(), process.pid_fd.get()}) {
+        epoll_event event{};
+        event.events = EPOLLIN;
+        event.data.u64 = static_cast<uint64_t>(pid);
+        if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+            return errno_error("epoll_ctl", errno);
+    }
+    processes_[pid] = std::move(process);
+    return std::move(hooked->attachment);
+}
+
+Result<PythonAttachment> PythonEngine::attach(pid_t pid, uint64_t roots,
+                                              const inject::InjectOptions& options) {
+    if (processes_.count(pid) != 0)
+        return make_error(ErrorKind::kInvalid, fmt::format("process {} is attached already", pid));
+    return adopt(hook(pid, roots, options));
+}
+
+std::vector<Result<PythonAttachment>> PythonEngine::attach(std::span<const pid_t> pids,
+                                                           uint64_t roots,
+                                                           const inject::InjectOptions& options) {
+    std::vector<Result<PythonAttachment>> results;
+    for (size_t first = 0; first < pids.size(); first += kParallel) {
+        size_t count = std::min(kParallel, pids.size() - first);
+        std::vector<std::optional<Result<Hooked>>> hooked(count);
+        std::vector<std::thread> threads;
+        for (size_t i = 0; i < count; ++i) {
+            pid_t pid = pids[first + i];
+            if (processes_.count(pid) != 0) {
+                hooked[i] = make_error(ErrorKind::kInvalid,
+                                       fmt::format("process {} is attached already", pid));
+                continue;
+            }
+            threads.emplace_back([&, i, pid] { hooked[i] = hook(pid, roots, options); });
+        }
+        for (std::thread& thread : threads) thread.join();
+        for (size_t i = 0; i < count; ++i) results.push_back(adopt(std::move(*hooked[i])));
+    }
+    return results;
+}
+
+void PythonEngine::forget(pid_t pid) { processes_.erase(pid); }
+
+// Reports one packet; false when it was the last one of the process.
+bool PythonEngine::handle(pid_t pid, const std::string& packet, std::vector<PythonEvent>& events) {
+    json message = parse(packet);
+    std::string op = text_in(message, "op");
+    if (op == "matched")
+        events.push_back({PythonEvent::Kind::kMatched, pid, matches_of(pid, message), {}});
+    if (op != "gone" && op != "error") return true;
+    events.push_back({PythonEvent::Kind::kGone, pid, {},
+                      text_in(message, "reason") + text_in(message, "message")});
+    return false;
+}
+
+std::vector<PythonEvent> PythonEngine::poll() {
+    std::vector<PythonEvent> events;
+    epoll_event ready[64];
+    int count = epoll_wait(epoll_.get(), ready, 64, 0);
+    std::vector<pid_t> pids;
+    for (int i = 0; i < count; ++i) pids.push_back(static_cast<pid_t>(ready[i].data.u64));
+    std::sort(pids.begin(), pids.end());
+    pids.erase(std::unique(pids.begin(), pids.end()), pids.end());
+    for (pid_t pid : pids) {
+        auto process = processes_.find(pid);
+        if (process == processes_.end()) continue;
+        int channel = process->second.channel.get();
+        bool there = true;
+        while (there) {
+            std::optional<std::string> packet = receive(channel);
+            if (!packet) break;
+            there = handle(pid, *packet, events);
+        }
+        if (!there) {
+            forget(pid);
+            continue;
+        }
+        pollfd state[2] = {{channel, POLLIN, 0}, {process->second.pid_fd.get(), POLLIN, 0}};
+        ::poll(state, 2, 0);
+        if (state[0].revents & POLLIN && !(state[0].revents & POLLHUP)) continue;
+        if (state[0].revents & (POLLHUP | POLLERR) || state[1].revents) {
+            events.push_back({PythonEvent::Kind::kGone, pid, {},
+                              state[1].revents ? "exit" : "hang-up"});
+            forget(pid);
+        }
+    }
+    return events;
+}
+
+std::vector<pid_t> PythonEngine::attached() const {
+    std::vector<pid_t> pids;
+    for (const auto& [pid, process] : processes_) pids.push_back(pid);
+    return pids;
+}
+
+// Waits until all of `pids` have said that they are gone, or ended.
+void PythonEngine::wait_gone(std::vector<pid_t> pids, milliseconds timeout) {
+    Clock::time_point deadline = Clock::now() + timeout;
+    for (pid_t pid : pids) {
+        for (;;) {
+            auto process = processes_.find(pid);
+            if (process == processes_.end()) break;
+            pollfd state[2] = {{process->second.channel.get(), POLLIN, 0},
+                               {process->second.pid_fd.get(), POLLIN, 0}};
+            auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
+            int ready = ::poll(state, 2, static_cast<int>(std::max<int64_t>(left, 0)));
+            if (ready < 0 && errno == EINTR) continue;
+            if (ready <= 0) break;
+            std::optional<std::string> packet = receive(process->second.channel.get());
+            std::vector<PythonEvent> ignored;
+            if (!packet || !handle(pid, *packet, ignored)) forget(pid);
+        }
+    }
+}
+
+Result<void> PythonEngine::detach(pid_t pid, milliseconds timeout) {
+    auto process = processes_.find(pid);
+    if (process == processes_.end())
+        return make_error(ErrorKind::kNotFound, fmt::format("process {} is not attached", pid));
+    constexpr std::string_view kDetach = "{\"op\":\"detach\"}";
+    // A failure means that it has hung up already: nothing is left to detach from.
+    if (send(process->second.channel.get(), kDetach.data(), kDetach.size(), MSG_NOSIGNAL) > 0)
+        wait_gone({pid}, timeout);
+    bool in_time = processes_.count(pid) == 0;
+    forget(pid);
+    if (in_time) return {};
+    return make_error(ErrorKind::kTimeout,
+                      fmt::format("process {}: its hooks are not out after {} ms: a call into C "
+                                  "holds the interpreter lock; its delays have ended",
+                                  pid, timeout.count()));
+}
+
+void PythonEngine::detach_all(milliseconds timeout) {
+    constexpr std::string_view kDetach = "{\"op\":\"detach\"}";
+    std::vector<pid_t> asked;
+    for (const auto& [pid, process] : processes_)
+        if (send(process.channel.get(), kDetach.data(), kDetach.size(), MSG_NOSIGNAL) > 0)
+            asked.push_back(pid);
+    wait_gone(asked, timeout);
+    processes_.clear();
+}
+
+} // namespace speedbump::engine

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "inject/injector.h"
+#include "process/interpreter.h"
+#include "util/fd.h"
+#include "util/result.h"
+
+namespace speedbump::engine {
+
+// Where the Python cores are looked for, in this order: $SPEEDBUMP_CORES (colon-separated), beside
+// the running executable in the build tree, PREFIX/lib/speedbump/cores.
+std::vector<std::string> core_directories();
+
+// The path of the core for an interpreter: DIRECTORY/_core.SUFFIX or DIRECTORY/*/speed_bump/
+// _core.SUFFIX. kUnsupported, with the command that builds it as hint, when there is none.
+Result<std::string> find_core(const process::Interpreter& interpreter,
+                              const std::vector<std::string>& directories);
+
+// What every interpreter of a session is told.
+struct PythonSession {
+    std::string identity;        // names the session; not empty
+    std::string targets;         // the text of the targets file
+    std::vector<uint32_t> lines; // indexes of the Python lines that apply
+    int table = -1;              // memfd of the session's table (abi.h); the caller's
+};
+
+// A function that a line of the targets file selects in one process.
+struct PythonMatch {
+    pid_t process = 0;
+    size_t line = 0;
+    std::string module;
+    std::string name;
+    std::string file;
+};
+
+// A process whose interpreter is hooked.
+struct PythonAttachment {
+    pid_t process = 0;
+    process::Interpreter interpreter;
+    inject::Timing timing;
+    bool inherited = false; // forked from an attached process, and hooked before
+    std::chrono::nanoseconds hook_overhead{0};
+    std::vector<PythonMatch> matches;
+    std::vector<std::string> warnings;
+};
+
+// What an attached process had to say, or what became of it.
+struct PythonEvent {
+    enum class Kind {
+        kMatched, // more functions
+        kGone,    // hooked no more: detached, exit, exec (then it may be attached anew)
+    };
+    Kind kind = Kind::kMatched;
+    pid_t process = 0;
+    std::vector<PythonMatch> matches;
+    std::string reason; // kGone: "detach", "exit", "hang-up"
+};
+
+// Slows the Python functions of running processes. The delays themselves are the table's: arming,
+// pausing and changing them needs no word to the processes. Not thread-safe.
+class PythonEngine {
+  public:
+    // Directories as from core_directories().
+    static Result<std::unique_ptr<PythonEngine>> create(PythonSession session,
+                                                        std::vector<std::string> directories);
+    // Detaches from all, waiting up to a second.
+    ~PythonEngine();
+    PythonEngine(const PythonEngine&) = delete;
+    PythonEngine& operator=(const PythonEngine&) = delete;
+
+    // Hooks the interpreter of a process; `roots` is its root mask. kNotFound: it is gone, or no
+    // Python. An attached process is left as it is: kInvalid.
+    Result<PythonAttachment> attach(pid_t pid, uint64_t roots = ~uint64_t{0},
+                                    const inject::InjectOptions& options = {});
+    // Several at the same time, so that one that holds its interpreter lock delays no other; the
+    // results in the order of `pids`.
+    std::vector<Result<PythonAttachment>> attach(std::span<const pid_t> pids,
+                                                 uint64_t roots = ~uint64_t{0},
+                                                 const inject::InjectOptions& options = {});
+
+    // For poll or epoll: readable when poll() has something to report.
+    int fd() const { return epoll_.get(); }
+    // What has come in; never waits.
+    std::vector<PythonEvent> poll();
+    std::vector<pid_t> attached() const;
+
+    // Takes the hooks out and waits for the word that they are. kTimeout: a call into C holds the
+    // interpreter lock; delays have ended all the same, and the hooks go with the next chance.
+    Result<void> detach(pid_t pid, std::chrono::milliseconds timeout);
+    void detach_all(std::chrono::milliseconds timeout);
+
+  private:
+    struct Process {
+        Fd channel;
+        Fd pid_fd;
+    };
+    struct Hooked; // an attachment with its channel
+    PythonEngine(PythonSession session, std::vector<std::string> directories, Fd epoll);
+    Result<Hooked> hook(pid_t pid, uint64_t roots, inject::InjectOptions options) const;
+    Result<PythonAttachment> adopt(Result<Hooked> hooked);
+    Result<void> begin(int channel, uint64_t roots) const;
+    bool handle(pid_t pid, const std::string& packet, std::vector<PythonEvent>& events);
+    void wait_gone(std::vector<pid_t> pids, std::chrono::milliseconds timeout);
+    void forget(pid_t pid);
+
+    PythonSession session_;
+    std::vector<std::string> directories_;
+    Fd epoll_;
+    Fd long_targets_; // memfd of the text when it is too long for a packet
+    std::map<pid_t, Process> processes_;
+};
+
+} // namespace speedbump::engine
