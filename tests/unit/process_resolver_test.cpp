@@ -126,8 +126,8 @@ class ResolverTest : public testing::Test {
         std::ofstream(input) << source;
         const std::string output = directory_ / name;
         std::filesystem::create_directories(std::filesystem::path(output).parent_path());
-        const std::string command = std::string("cc -shared -fPIC -O1 -o ") + output + " " + flags +
-                                    " -x " + language + " " + input;
+        const std::string command = "cc -shared -fPIC -O1 -o " + output + " -x " + language + " " +
+                                    input + " -x none " + flags;
         EXPECT_EQ(std::system(command.c_str()), 0) << command;
         return output;
     }
@@ -367,6 +367,72 @@ TEST_F(ResolverTest, TakesFileOffsetsOfStrippedCode) {
     const Findings findings = resolver.look_at_named_files("");
     ASSERT_EQ(findings.matches.size(), 1u);
     EXPECT_EQ(findings.matches[0].entry_offset, named.matches[0].entry_offset);
+}
+
+TEST_F(ResolverTest, ResolvesIndirectFunctionsOnceAProcessHasBoundThem) {
+    const std::string path = library("libindirect.so", R"(
+        static int fast(int x) { return x + 1; }
+        static int slow(int x) { return x + 2; }
+        static int (*choose(void))(int) { return slow; }
+        int thing(int) __attribute__((ifunc("choose")));
+        int other_name_of_fast(int x) { return fast(x); }
+    )");
+    const targets::TargetsFile file =
+        file_of("+libindirect.so:thing delay=1us\n!+libindirect.so:fast");
+    Resolver resolver(file, {});
+    ASSERT_TRUE(resolver.look_at_file(path, "", false).has_value());
+    load(path);
+    const Findings unbound = look(resolver);
+    EXPECT_THAT(unbound.matches, IsEmpty());
+    EXPECT_THAT(unbound.files, IsEmpty());
+    EXPECT_THAT(resolver.unmatched_lines(), IsEmpty()) << "skipped is not unmatched";
+
+    load(library("libuser.so", "int thing(int); int user(int x) { return thing(x); }",
+                 path + " -Wl,-z,now"));
+    const Findings bound = look(resolver);
+    ASSERT_THAT(names(bound), ElementsAre("thing"));
+    const targets::TargetsFile by_own_name = file_of("+" + path + ":slow");
+    Resolver other(by_own_name, {});
+    const Findings implementation = other.look_at_named_files("");
+    ASSERT_THAT(names(implementation), ElementsAre("slow"));
+    EXPECT_EQ(bound.matches[0].entry_offset, implementation.matches[0].entry_offset);
+    EXPECT_THAT(look(resolver).matches, IsEmpty());
+}
+
+TEST_F(ResolverTest, LetsTheImplementationOfAnIndirectFunctionBeExcluded) {
+    const std::string path = library("libindirect.so", R"(
+        int slow(int x) { return x + 2; }
+        static int (*choose(void))(int) { return slow; }
+        int thing(int) __attribute__((ifunc("choose")));
+    )");
+    load(path);
+    load(library("libuser.so", "int thing(int); int user(int x) { return thing(x); }",
+                 path + " -Wl,-z,now"));
+    const targets::TargetsFile excluded = file_of("+libindirect.so:thing\n!+libindirect.so:slow");
+    Resolver without(excluded, {});
+    EXPECT_THAT(look(without).matches, IsEmpty());
+    const targets::TargetsFile both =
+        file_of("+libindirect.so:slow\n+libindirect.so:thing delay=5us");
+    Resolver with(both, {});
+    const Findings findings = look(with);
+    ASSERT_THAT(names(findings), ElementsAre("thing")) << "one target";
+    EXPECT_EQ(findings.matches[0].line_index, 1u);
+}
+
+TEST_F(ResolverTest, SkipsIndirectFunctionsThatNobodyUses) {
+    const std::string path = library("libindirect.so", R"(
+        static int slow(int x) { return x + 2; }
+        static int (*choose(void))(int) { return slow; }
+        int thing(int) __attribute__((ifunc("choose")));
+    )");
+    const targets::TargetsFile file = file_of("+" + path + ":thing");
+    Resolver resolver(file, {});
+    const Findings findings = resolver.look_at_named_files("");
+    ASSERT_EQ(findings.skipped.size(), 1u);
+    EXPECT_EQ(findings.skipped[0].name, "thing");
+    EXPECT_EQ(findings.skipped[0].line_index, 0u);
+    EXPECT_THAT(findings.skipped[0].reason, HasSubstr("IFUNC"));
+    EXPECT_THAT(resolver.look_at_named_files("").skipped, IsEmpty());
 }
 
 TEST_F(ResolverTest, SeesPathsAsAProcessInAChrootDoes) {

@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "elf/ifunc.h"
 #include "elf/image.h"
 #include "process/symbol_matcher.h"
 #include "targets/matcher.h"
@@ -100,18 +101,12 @@ std::string fixed_prefix(const targets::Pattern& pattern) {
     return std::string(text.substr(0, slash));
 }
 
-// The file offset of what an IFUNC stands for in a process (0: none is known).
-Result<uint64_t> find_implementation(const elf::ElfFile&, const elf::Function&, pid_t) {
-    return make_error(ErrorKind::kUnsupported,
-                      "indirect function (IFUNC): which implementation is used is not known");
-}
-
 // One way to reach a file, before it is opened.
 struct Sighting {
     std::vector<std::string> paths; // as its process sees it, and by its other names
     bool is_main_executable = false;
     std::string debug_root;
-    pid_t pid = 0; // 0: looked at by path
+    elf::IfuncResolver* ifuncs = nullptr; // of the process; none when looked at by path
 };
 
 } // namespace
@@ -158,6 +153,9 @@ struct Resolver::Impl {
     Result<void> look(const FileKey& key, Fd fd, const Sighting& sighting, Findings& findings);
     void match(File& file, const FileKey& key, const Sighting& sighting, bool only_ifuncs,
                Findings& findings);
+    static Result<uint64_t> find_implementation(const File& file, const FileKey& key,
+                                                const elf::Function& function,
+                                                const Sighting& sighting);
     void match_offset(const File& file, size_t line, Decisions& decisions, Findings& findings);
     void skip(Findings& findings, Skipped skipped);
     void skip_file(Findings& findings, const Sighting& sighting, const Error& error);
@@ -303,6 +301,18 @@ Result<void> Resolver::Impl::look(const FileKey& key, Fd fd, const Sighting& sig
     return {};
 }
 
+// The file offset of what an IFUNC stands for in the process.
+Result<uint64_t> Resolver::Impl::find_implementation(const File& file, const FileKey& key,
+                                                     const elf::Function& function,
+                                                     const Sighting& sighting) {
+    if (sighting.ifuncs != nullptr) {
+        return sighting.ifuncs->resolve(*file.elf, key.device, key.inode, function);
+    }
+    return make_error(ErrorKind::kNotFound,
+                      "indirect function (IFUNC): which implementation is used can only be seen in "
+                      "a process that maps the file");
+}
+
 // `only_ifuncs`: everything else was decided at an earlier look.
 void Resolver::Impl::match(File& file, const FileKey& key, const Sighting& sighting,
                            bool only_ifuncs, Findings& findings) {
@@ -318,7 +328,7 @@ void Resolver::Impl::match(File& file, const FileKey& key, const Sighting& sight
             decisions.add(function.file_offset, std::move(*decision));
             continue;
         }
-        Result<uint64_t> implementation = find_implementation(*file.elf, function, sighting.pid);
+        Result<uint64_t> implementation = find_implementation(file, key, function, sighting);
         if (implementation) {
             const elf::Function* other = file.elf->function_at_offset(*implementation);
             if (other != nullptr && other->file_offset == *implementation) {
@@ -387,6 +397,8 @@ Result<Findings> Resolver::look_at_process(pid_t pid) {
     const std::string chroot = read_link(root_link);
     const std::vector<Impl::Alias> aliases = impl.aliases_below(root_link);
 
+    elf::IfuncResolver ifuncs(pid, *maps);
+
     struct Seen {
         const Mapping* mapping;
         Sighting sighting;
@@ -394,8 +406,9 @@ Result<Findings> Resolver::look_at_process(pid_t pid) {
     std::map<FileKey, Seen> seen;
     for (const Mapping& mapping : *maps) {
         if (!mapping.executable) continue;
-        auto [found, is_new] = seen.try_emplace(
-            {mapping.device, mapping.inode}, Seen{&mapping, Sighting{{}, false, root_link, pid}});
+        auto [found, is_new] =
+            seen.try_emplace({mapping.device, mapping.inode},
+                             Seen{&mapping, Sighting{{}, false, root_link, &ifuncs}});
         Sighting& sighting = found->second.sighting;
         const auto add_path = [&sighting](std::string path) {
             const auto& paths = sighting.paths;
@@ -449,7 +462,7 @@ Result<Findings> Resolver::look_at_file(const std::string& path, const std::stri
     const Result<FileKey> key = mapped_key(fd, path);
     if (!key) return Error(key.error());
 
-    Sighting sighting{{path}, is_main_executable, root, 0};
+    Sighting sighting{{path}, is_main_executable, root, nullptr};
     std::string real = path_of_descriptor(fd);
     const std::string above = root.empty() ? std::string() : read_link(root);
     if (above.size() > 1 && real.starts_with(above + "/")) real.erase(0, above.size());
