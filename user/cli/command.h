@@ -21,5 +21,10 @@ void add_check(CLI::App& app, Action& action);
 void add_list(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);
 void add_calibrate(CLI::App& app, Action& action);
+void add_status(CLI::App& app, Action& action);
+void add_set(CLI::App& app, Action& action);
+void add_pause(CLI::App& app, Action& action);
+void add_resume(CLI::App& app, Action& action);
+void add_detach(CLI::App& app, Action& action);
 
 } // namespace speedbump::cli

@@ -101,6 +101,18 @@ void add_session_options(CLI::App& command, SessionArguments& arguments) {
             },
             "time between two looks at the counters [1s]")
         ->type_name("TIME");
+    command
+        .add_option_function<std::string>(
+            "--control",
+            [&arguments](const std::string& text) {
+                const std::string prefix = "fifo:";
+                if (!text.starts_with(prefix) || text.size() == prefix.size()) {
+                    throw CLI::ValidationError("--control", "'" + text + "' is not fifo:PATH");
+                }
+                arguments.control_fifo = text.substr(prefix.size());
+            },
+            "take pause, resume, set and detach from a fifo as well")
+        ->type_name("fifo:PATH");
     add_output_options(command, arguments.output);
 }
 

@@ -39,7 +39,7 @@ Result<int> run(SessionArguments arguments, const std::vector<std::string>& prog
         signals->stop_forwarding();
         return true;
     };
-    hooks.stop_signal_ends = false;
+    hooks.lasts_as_program = true;
     const auto reason = watch_session(arguments, "run", *signals, hooks);
     if (exec_failure) {
         log::error(program[0] + ": " + reason.error().message);

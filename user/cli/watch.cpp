@@ -88,13 +88,13 @@ Result<std::string> watch_armed(session::Session& session, const SessionArgument
     while (true) {
         if (hooks.program_ended()) return std::string("program-ended");
         if (signals.stop_signal() != 0) {
-            if (hooks.stop_signal_ends) return std::string("interrupted");
+            if (!hooks.lasts_as_program) return std::string("interrupted");
             if (!delays_ended) session.pause();
             delays_ended = true;
         }
         const Clock::time_point now = Clock::now();
         if (length && now >= armed_at + *length) {
-            if (hooks.stop_signal_ends) return std::string("duration");
+            if (!hooks.lasts_as_program) return std::string("duration");
             if (!delays_ended) session.pause();
             delays_ended = true;
         }
@@ -116,9 +116,8 @@ Result<std::string> watch_armed(session::Session& session, const SessionArgument
         const auto ran = session.run_for(std::max(timeout, milliseconds(0)), signals.fd());
         signals.drain();
         if (ran) continue;
-        if (hooks.program_ended()) return std::string("program-ended");
-        if (ran.error().kind == ErrorKind::kNotFound) return std::string("processes-ended");
-        return ran.error();
+        if (ran.error().kind != ErrorKind::kNotFound) return ran.error();
+        return std::string(hooks.lasts_as_program ? "program-ended" : "processes-ended");
     }
 }
 

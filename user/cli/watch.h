@@ -18,8 +18,9 @@ struct WatchHooks {
     std::function<Result<void>()> after_arming = [] { return Result<void>(); };
     // Whether the program of `run` has ended; asked after every wake-up.
     std::function<bool()> program_ended = [] { return false; };
-    // Whether a signal ends the session at once, or only its delays (`run`: the program decides).
-    bool stop_signal_ends = true;
+    // The session lasts as long as the program of `run`: a signal or --duration ends the delays,
+    // the program decides about its own end.
+    bool lasts_as_program = false;
 };
 
 // Attaches, reports what matched, arms, reports while it runs, and reports the total: the whole
