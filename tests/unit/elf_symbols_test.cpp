@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstring>
+#include <ctime>
 #include <thread>
 
 #include "elf/image.h"
@@ -521,13 +521,17 @@ TEST_F(SymbolsTest, HundredThousandSymbolsInWellUnderASecond) {
     }
     shop_.write("big.s", text + ".section .note.GNU-stack,\"\",@progbits\n");
     shop_.run("gcc -shared -nostdlib big.s -o big.so");
-    auto start = std::chrono::steady_clock::now();
+    std::clock_t start = std::clock(); // of this process: the machine may be busy
     auto file = shop_.open("big.so");
-    std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    double took = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
     EXPECT_EQ(file->functions().size(), 100000u);
-    std::printf("100,000 symbols, in .symtab and .dynsym: %.0f ms\n", took.count() * 1e3);
-    EXPECT_LT(took.count(), 1.0);
+    std::printf("100,000 symbols, in .symtab and .dynsym: %.0f ms\n", took * 1e3);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    EXPECT_LT(took, 10);
+#else
+    EXPECT_LT(took, 0.5);
+#endif
 }
 
-}  // namespace
-}  // namespace speedbump::elf
+} // namespace
+} // namespace speedbump::elf

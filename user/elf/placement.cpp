@@ -5,12 +5,12 @@
 
 #include <Zydis/Zydis.h>
 #include <elf.h>
+#include <emmintrin.h>
 
 #include <algorithm>
-#include <array>
+#include <bit>
 #include <cstring>
 #include <optional>
-#include <unordered_map>
 
 #include "elf/image.h"
 
@@ -28,8 +28,9 @@ constexpr uint64_t kTableBehind = 1024 * 4;
 // A file made to keep us reading tables forever ends here, and with it the moving of probes.
 constexpr uint64_t kTableBudget = 64u << 20;
 constexpr size_t kMaxFindings = 16u << 20;
-constexpr uint64_t kMaxCodeSpan = uint64_t{2} << 30;  // what 32-bit distances reach
+constexpr uint64_t kMaxCodeSpan = uint64_t{2} << 30; // what 32-bit distances reach
 constexpr size_t kBlock = 1u << 20;
+constexpr const char* kJump = "something may jump behind its first instruction";
 constexpr const char* kTooMany = "the file has too many jump tables to be searched";
 
 using Bytes = std::basic_string_view<unsigned char>;
@@ -69,7 +70,7 @@ bool passes_through(const ZydisDecodedInstruction& instruction,
         case ZYDIS_CATEGORY_COND_BR:
         case ZYDIS_CATEGORY_UNCOND_BR:
         case ZYDIS_CATEGORY_RET:
-        case ZYDIS_CATEGORY_SYSCALL:  // may come back in two processes
+        case ZYDIS_CATEGORY_SYSCALL: // may come back in two processes
         case ZYDIS_CATEGORY_SYSRET:
         case ZYDIS_CATEGORY_INTERRUPT:
         case ZYDIS_CATEGORY_SYSTEM:
@@ -84,7 +85,7 @@ bool passes_through(const ZydisDecodedInstruction& instruction,
         case ZYDIS_MNEMONIC_UD1:
         case ZYDIS_MNEMONIC_UD2:
         case ZYDIS_MNEMONIC_HLT:
-        case ZYDIS_MNEMONIC_XBEGIN:  // a trap aborts the transaction
+        case ZYDIS_MNEMONIC_XBEGIN: // a trap aborts the transaction
         case ZYDIS_MNEMONIC_XEND:
         case ZYDIS_MNEMONIC_XABORT:
         case ZYDIS_MNEMONIC_POPF:
@@ -116,14 +117,14 @@ struct Site {
 
 // The straight-line code from one entry on, with the sites in it.
 struct Run {
-    size_t index = 0;          // into `entries`
-    uint64_t entry = 0;        // address
-    uint64_t end = 0;          // behind the last instruction of the run
-    uint64_t last_branch = 0;  // address of the branch that ends the run, or 0
+    size_t index = 0;         // into `entries`
+    uint64_t entry = 0;       // address
+    uint64_t end = 0;         // behind the last instruction of the run
+    uint64_t last_branch = 0; // address of the branch that ends the run, or 0
     uint64_t function_end = 0;
-    std::vector<Site> sites;  // behind the entry, emulated or better
+    std::vector<Site> sites; // behind the entry, emulated or better
     uint64_t first_target = UINT64_MAX;
-    const char* obstacle = nullptr;  // why first_target is one
+    const char* obstacle = nullptr; // why first_target is one
 };
 
 // The bytes of the file's data, block by block: neither kept nor mapped. Asked in ascending order
@@ -341,57 +342,83 @@ class PlacementAnalysis {
             stop_moving("the code of the file could not be read as a whole");
             return;
         }
-        constexpr const char* kJump = "something may jump behind its first instruction";
-        const bool absolute = !file_.is_position_independent();
-        const unsigned char* bytes = code.data();
-        const size_t size = code.size();
-        for (size_t i = 0; i < size; ++i) {
-            uint64_t here = segment.address + i;
-            switch (kClasses[bytes[i]]) {
-                case kRel8:
-                    if (i + 2 <= size) {
-                        uint64_t target = here + 2 + static_cast<int8_t>(bytes[i + 1]);
-                        if (is_marked(target)) add_target(target, here, kJump);
-                    }
-                    break;
-                case kRel32:
-                    if (i + 5 <= size) {
-                        uint64_t target = here + 5 + read_i32(bytes + i + 1);
-                        if (is_marked(target)) add_target(target, here, kJump);
-                    }
-                    break;
-                case kTwoBytes:
-                    if (i + 6 <= size && (bytes[i + 1] & 0xf0) == 0x80) {
-                        uint64_t target = here + 6 + read_i32(bytes + i + 2);
-                        if (is_marked(target)) add_target(target, here, kJump);
-                    }
-                    break;
-                case kXbegin:
-                    if (i + 6 <= size && bytes[i + 1] == 0xf8) {
-                        uint64_t target = here + 6 + read_i32(bytes + i + 2);
-                        if (is_marked(target)) add_target(target, here, kJump);
-                    }
-                    break;
-                case kLea:
-                    if (i + 6 <= size && (bytes[i + 1] & 0xc7) == 0x05)
-                        leas_.push_back({here, here + 6 + read_i32(bytes + i + 2)});
-                    break;
-                case kRegisterJump:
-                    if (i + 2 <= size && (bytes[i + 1] & 0xf8) == 0xe0)
-                        register_jumps_.push_back(here);
-                    break;
-                default:
-                    break;
-            }
-            // Code at fixed addresses may hold them as they are: mov $label,%eax.
-            if (absolute && i + 4 <= size) {
-                uint64_t value = static_cast<uint32_t>(read_i32(bytes + i));
-                if (is_marked(value)) add_target(value, 0, kJump);
-            }
+        size_t at = 0;
+        for (; at + 17 <= code.size(); at += 16) {
+            for (unsigned mask = interesting(code.data() + at); mask != 0; mask &= mask - 1)
+                look_at_position(segment, code, at + std::countr_zero(mask));
             if (leas_.size() + register_jumps_.size() > kMaxFindings) {
                 stop_moving(kTooMany);
                 return;
             }
+        }
+        for (; at < code.size(); ++at) look_at_position(segment, code, at);
+        for (const Run& run : runs_) look_for_short_jumps(segment, code, run);
+        if (file_.is_position_independent()) return;
+        // Code at fixed addresses may hold them as they are: mov $label,%eax.
+        for (at = 0; at + 4 <= code.size(); ++at) {
+            uint64_t value = static_cast<uint32_t>(read_i32(code.data() + at));
+            if (is_marked(value)) add_target(value, 0, kJump);
+        }
+    }
+
+    // Of 16 positions (17 bytes are read) a bit for each at which look_at_position has work.
+    static unsigned interesting(const unsigned char* bytes) {
+        __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes));
+        __m128i second = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes + 1));
+        auto is = [](__m128i value, unsigned byte) {
+            return _mm_cmpeq_epi8(value, _mm_set1_epi8(static_cast<char>(byte)));
+        };
+        auto masked = [](__m128i value, unsigned bits) {
+            return _mm_and_si128(value, _mm_set1_epi8(static_cast<char>(bits)));
+        };
+        __m128i call = is(masked(first, 0xfe), 0xe8);
+        __m128i condition = _mm_and_si128(is(first, 0x0f), is(masked(second, 0xf0), 0x80));
+        __m128i lea = _mm_and_si128(is(first, 0x8d), is(masked(second, 0xc7), 0x05));
+        __m128i jump = _mm_and_si128(is(first, 0xff), is(masked(second, 0xf8), 0xe0));
+        __m128i xbegin = _mm_and_si128(is(first, 0xc7), is(second, 0xf8));
+        __m128i any = _mm_or_si128(_mm_or_si128(call, condition),
+                                   _mm_or_si128(_mm_or_si128(lea, jump), xbegin));
+        return static_cast<unsigned>(_mm_movemask_epi8(any));
+    }
+
+    // jmp and call rel32, jcc rel32, xbegin, lea disp(%rip), jmp *%reg.
+    void look_at_position(const Segment& segment, Bytes code, size_t at) {
+        const unsigned char* bytes = code.data() + at;
+        const size_t room = code.size() - at;
+        const uint64_t here = segment.address + at;
+        if (room >= 5 && (bytes[0] & 0xfe) == 0xe8) {
+            uint64_t target = here + 5 + read_i32(bytes + 1);
+            if (is_marked(target)) add_target(target, here, kJump);
+            return;
+        }
+        if (room >= 2 && bytes[0] == 0xff && (bytes[1] & 0xf8) == 0xe0) {
+            register_jumps_.push_back(here);
+            return;
+        }
+        if (room < 6) return;
+        const uint64_t target = here + 6 + read_i32(bytes + 2);
+        if ((bytes[0] == 0x0f && (bytes[1] & 0xf0) == 0x80) ||
+            (bytes[0] == 0xc7 && bytes[1] == 0xf8)) {
+            if (is_marked(target)) add_target(target, here, kJump);
+        } else if (bytes[0] == 0x8d && (bytes[1] & 0xc7) == 0x05) {
+            leas_.push_back({here, target});
+        }
+    }
+
+    // jmp rel8, jcc rel8, loop and jrcxz: they reach no further than 129 bytes.
+    void look_for_short_jumps(const Segment& segment, Bytes code, const Run& run) {
+        constexpr uint64_t kReach = 129;
+        const uint64_t segment_end = segment.address + code.size();
+        const Site& last = run.sites.back();
+        uint64_t from = std::max(segment.address, run.entry - std::min(run.entry, kReach));
+        uint64_t to = std::min(segment_end, last.address + last.length + kReach);
+        for (uint64_t here = from; here + 2 <= to; ++here) {
+            const unsigned char* bytes = code.data() + (here - segment.address);
+            bool is_short =
+                (bytes[0] & 0xf0) == 0x70 || (bytes[0] & 0xfc) == 0xe0 || bytes[0] == 0xeb;
+            if (!is_short) continue;
+            uint64_t target = here + 2 + static_cast<int8_t>(bytes[1]);
+            if (is_marked(target)) add_target(target, here, kJump);
         }
     }
 
@@ -535,20 +562,6 @@ class PlacementAnalysis {
                         first + " there would be single-stepped; every call passes here once";
     }
 
-    enum Class : uint8_t { kOther, kRel8, kRel32, kTwoBytes, kXbegin, kLea, kRegisterJump };
-    static constexpr std::array<Class, 256> kClasses = [] {
-        std::array<Class, 256> classes{};
-        for (unsigned opcode = 0x70; opcode <= 0x7f; ++opcode) classes[opcode] = kRel8;
-        for (unsigned opcode = 0xe0; opcode <= 0xe3; ++opcode) classes[opcode] = kRel8;
-        classes[0xeb] = kRel8;
-        classes[0xe8] = classes[0xe9] = kRel32;
-        classes[0x0f] = kTwoBytes;
-        classes[0xc7] = kXbegin;
-        classes[0x8d] = kLea;
-        classes[0xff] = kRegisterJump;
-        return classes;
-    }();
-
     struct Lea {
         uint64_t at;
         uint64_t target;
@@ -560,23 +573,23 @@ class PlacementAnalysis {
     ZydisDecoder decoder_;
     ZydisFormatter formatter_;
     std::vector<ProbeSite> sites_;
-    std::vector<Run> runs_;  // of single-stepped entries with sites behind them, by entry
+    std::vector<Run> runs_; // of single-stepped entries with sites behind them, by entry
     uint64_t low_ = UINT64_MAX;
     uint64_t high_ = 0;
-    std::vector<uint64_t> bits_;            // of [low_, high_)
-    std::vector<Lea> leas_;                 // by place: segments are scanned in order
-    std::vector<uint64_t> register_jumps_;  // ascending
+    std::vector<uint64_t> bits_;           // of [low_, high_)
+    std::vector<Lea> leas_;                // by place: segments are scanned in order
+    std::vector<uint64_t> register_jumps_; // ascending
     uint64_t table_budget_ = kTableBudget;
 };
 
-}  // namespace
+} // namespace
 
 std::vector<ProbeSite> place_probes(const ElfFile& file, std::span<const uint64_t> entries,
                                     const PlacementOptions& options) {
     return PlacementAnalysis(file, entries, options).place();
 }
 
-}  // namespace speedbump::elf
+} // namespace speedbump::elf
 
 #else
 
@@ -591,6 +604,6 @@ std::vector<ProbeSite> place_probes(const ElfFile&, std::span<const uint64_t> en
     return sites;
 }
 
-}  // namespace speedbump::elf
+} // namespace speedbump::elf
 
 #endif
