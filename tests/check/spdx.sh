@@ -8,7 +8,7 @@ failed=0
 count=0
 while IFS= read -r file; do
     case $file in
-    LICENSE* | *.json | *.golden | *.bin | *.png | *.typed) continue ;;
+    LICENSE* | *.json | *.golden | *.bin | *.png | *.typed | *.pth) continue ;;
     tests/unit/golden/* | tests/fuzz/corpus/* | tests/*/data/*) continue ;;
     esac
     count=$((count + 1))
