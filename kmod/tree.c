@@ -37,7 +37,10 @@ struct sb_member {
 	struct rcu_head rcu;
 };
 
-/* A fork that began before breakpoints were set is finished after this time. */
+/*
+ * Where the kernel does not say whose memory it is, children that were half made when breakpoints
+ * were set get theirs by a renewal; so long after it all such forks have ended.
+ */
 #define SB_FORK_WINDOW HZ
 
 static DEFINE_HASHTABLE(sb_members, 12);
@@ -71,6 +74,31 @@ bool sb_tree_has(const struct sb_tree *tree, struct task_struct *task)
 	return pid && sb_find_member(tree, pid);
 }
 
+#ifdef CONFIG_MEMCG
+/*
+ * Whether the memory belongs to a member's child, which may be half made: its fork copies the memory
+ * before anybody can find the child, and breakpoints set in between would pass it by. Until the
+ * child has a pid of its own, thread_pid is a copy of its parent's; then it has a real_parent.
+ */
+static bool sb_is_childs(const struct sb_tree *tree, struct mm_struct *mm)
+{
+	struct task_struct *owner = rcu_dereference(mm->owner);
+	struct task_struct *parent;
+
+	if (!owner)
+		return false;
+	parent = pid_task(READ_ONCE(owner->thread_pid), PIDTYPE_PID);
+	if (!parent || parent == owner)
+		parent = rcu_dereference(owner->real_parent);
+	return sb_tree_has(tree, parent);
+}
+#else
+static bool sb_is_childs(const struct sb_tree *tree, struct mm_struct *mm)
+{
+	return false;
+}
+#endif
+
 bool sb_tree_uses(const struct sb_tree *tree, struct mm_struct *mm)
 {
 	struct sb_member *member;
@@ -78,7 +106,7 @@ bool sb_tree_uses(const struct sb_tree *tree, struct mm_struct *mm)
 
 	if (tree->everyone)
 		return true;
-	if (current->mm == mm && sb_tree_has(tree, current))
+	if ((current->mm == mm && sb_tree_has(tree, current)) || sb_is_childs(tree, mm))
 		return true;
 	list_for_each_entry_rcu(member, &tree->members, node) {
 		leader = pid_task(member->pid, PIDTYPE_TGID);
@@ -249,7 +277,8 @@ static void sb_on_fork(void *data, struct task_struct *parent, struct task_struc
 		if (member->pid != pid)
 			continue;
 		sb_add_member(member->tree, child);
-		if (time_before(jiffies, READ_ONCE(member->tree->touched) + SB_FORK_WINDOW)) {
+		if (!IS_ENABLED(CONFIG_MEMCG) &&
+		    time_before(jiffies, READ_ONCE(member->tree->touched) + SB_FORK_WINDOW)) {
 			WRITE_ONCE(member->tree->renew, true);
 			sb_target_renew_later(HZ / 50);
 		}

@@ -140,9 +140,9 @@ add() {
 
 add_libraries() {
     local library
-    { ldd "$1" 2>/dev/null || true; } | grep -o '/[^ ]*' | while read -r library; do
-        [ -e "$library" ] || continue
-        [ -e "$tree$library" ] && continue
+    # of what is no program, ldd prints nothing
+    { ldd "$1" 2>/dev/null | grep -o '/[^ ]*' || true; } | while read -r library; do
+        [ -e "$library" ] && [ ! -e "$tree$library" ] || continue
         mkdir -p "$tree$(dirname "$library")"
         cp -L --preserve=mode "$library" "$tree$library"
     done
@@ -266,7 +266,7 @@ write_init "$@"
 # nothing but the machine itself may turn this into success
 echo "did not boot" >"$work/status"
 : >"$work/dmesg"
-acceleration=(-accel tcg,thread=multi)
+acceleration=(-accel "tcg,thread=multi")
 processor=max
 if [ "${SPEEDBUMP_VM_KVM:-0}" = 1 ]; then
     acceleration=(-accel kvm)

@@ -1,0 +1,49 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# Builds the module for one of the distribution's kernels and runs its tests in a machine of it.
+# usage: run.sh KERNEL OUT [TEST...]     KERNEL as for scripts/vm.sh; OUT: folder to build in
+# SB_FULL=1 for the full counts of the long tests. Status 77: skipped, with the reason.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+kernel=$1
+out=$2
+shift 2
+
+if ! reason=$("$root/scripts/vm.sh" --check); then
+    echo "SKIP: $reason"
+    exit 77
+fi
+if ! headers=$("$root/scripts/vm.sh" "$kernel" --headers); then
+    echo "SKIP: kernel $kernel can't be fetched"
+    exit 77
+fi
+
+# the build leaves its files beside the sources: it gets a copy of them
+mkdir -p "$out/module"
+cp -u "$root"/kmod/{*.c,*.h,Kbuild} "$out/module/"
+make -C "$headers" M="$(readlink -f "$out/module")" W=1 modules >"$out/build.log" 2>&1 ||
+    { cat "$out/build.log"; exit 1; }
+if grep -i 'warning:' "$out/build.log"; then
+    echo "FAIL: the module builds with warnings"
+    exit 1
+fi
+
+cflags=(-std=gnu11 -O2 -Wall -Wextra -Wno-format-zero-length)
+gcc "${cflags[@]}" -pthread -o "$out/module_test" "$here/module_test.c" "$here/make_elf.c"
+g++ -O2 -Wall -Wextra -shared -fPIC -o "$out/libvictim.so" "$here/victim_library.cpp"
+strip -o "$out/libvictim_stripped.so" "$out/libvictim.so"
+victim=("$here/victim.c" -L"$out" -lvictim -Wl,-rpath,/lib)
+gcc "${cflags[@]}" -fPIE -pie -o "$out/victim_pie" "${victim[@]}"
+gcc "${cflags[@]}" -fno-pie -no-pie -o "$out/victim_fixed" "${victim[@]}"
+strip -o "$out/victim_stripped" "$out/victim_pie"
+
+adds=()
+for program in module_test victim_pie victim_fixed victim_stripped; do
+    adds+=(--add "$out/$program:/bin/")
+done
+exec "$root/scripts/vm.sh" "$kernel" --module overlay --memory 2048 \
+    --timeout "${SB_TIMEOUT:-300}" --log "$out/console.log" "${adds[@]}" \
+    --add "$out/libvictim.so:/lib/" --add "$out/libvictim_stripped.so:/lib/" \
+    --add "$out/module/speed_bump.ko:/speed_bump.ko" \
+    -- env SB_FULL="${SB_FULL:-0}" /bin/module_test "$@"
