@@ -367,6 +367,27 @@ TEST(Diagnostics, PointBehindTheEndOfAnOverlongLine) {
                           std::string(100, ' ') + "^\n"));
 }
 
+// The code blocks of the user's manual.
+TEST(Manual, ShowsWhatTheParserSays) {
+    std::ifstream manual(SPEEDBUMP_SOURCE_DIR "/docs/targets-file.md");
+    std::vector<std::string> blocks;
+    bool inside = false;
+    for (std::string line; std::getline(manual, line);) {
+        if (line == "```") {
+            inside = !inside;
+            if (inside) blocks.emplace_back();
+        } else if (inside) {
+            blocks.back() += line + "\n";
+        }
+    }
+    ASSERT_EQ(blocks.size(), 2u);
+    const ParseOutcome example = parse(blocks[0]);
+    EXPECT_THAT(format_diagnostics("t", example.errors), IsEmpty());
+    EXPECT_EQ(example.file.lines.size(), 6u);
+    const ParseOutcome bad = parse("\n\n+libsqlite3.so*:sqlite3_step delay=10kg\n");
+    EXPECT_EQ(format_diagnostics("targets.txt", bad.errors), blocks[1]);
+}
+
 struct GoodDuration {
     const char* text;
     nanoseconds value;
@@ -519,8 +540,13 @@ TEST_F(Load, ReportsAnUnreadableFile) {
 }
 
 TEST_F(Load, RefusesABinaryFile) {
-    EXPECT_THAT(error_of("/proc/self/exe"), HasSubstr("error: "));
+    std::string program(65'536, '\0');
+    ASSERT_TRUE(std::ifstream("/proc/self/exe", std::ios::binary)
+                    .read(program.data(), static_cast<std::streamsize>(program.size())));
+    const std::string message = error_of(file(program));
+    EXPECT_THAT(message, HasSubstr("targets.txt:1:"));
+    EXPECT_THAT(message, HasSubstr("error: NUL byte"));
 }
 
-}  // namespace
-}  // namespace speedbump::targets
+} // namespace
+} // namespace speedbump::targets
