@@ -58,6 +58,11 @@ int main(int argc, char** argv) {
     add_list(app, action);
     add_doctor(app, action);
     add_calibrate(app, action);
+    add_status(app, action);
+    add_set(app, action);
+    add_pause(app, action);
+    add_resume(app, action);
+    add_detach(app, action);
     try {
         std::reverse(arguments.begin(), arguments.end()); // the order that parse() takes
         app.parse(arguments);

@@ -115,8 +115,8 @@ TEST(ControlProtocol, RefusesWithWhatWouldBeRight) {
 }
 
 TEST(ControlProtocol, AnswersCarryErrorsOver) {
-    for (const ErrorKind kind : {ErrorKind::kUsage, ErrorKind::kNothingMatched,
-                                 ErrorKind::kPermission, ErrorKind::kIo}) {
+    for (const ErrorKind kind :
+         {ErrorKind::kUsage, ErrorKind::kNothingMatched, ErrorKind::kPermission, ErrorKind::kIo}) {
         const auto read = read_control_answer(
             format_control_refusal(make_error(kind, "what \"x\" \xff").with_hint("this")));
         ASSERT_FALSE(read);
@@ -126,8 +126,8 @@ TEST(ControlProtocol, AnswersCarryErrorsOver) {
     }
     const std::string good = format_control_answer(ControlAction::kSet, ",\"changed\":2");
     EXPECT_EQ(json::parse(*read_control_answer(good))["changed"], 2);
-    for (const char* bad : {"", "{}", "[]", "1", "{\"schema\":\"other/1\",\"ok\":true}", "{\"ok\":",
-                            "{\"schema\":\"speedbump/control/1\",\"ok\":\"yes\"}"}) {
+    for (const char* bad : {"", "{}", "[]", "1", "{\"schema\":\"other/1\",\"ok\":true}",
+                            "{\"ok\":", "{\"schema\":\"speedbump/control/1\",\"ok\":\"yes\"}"}) {
         ASSERT_FALSE(read_control_answer(bad)) << bad;
         EXPECT_EQ(read_control_answer(bad).error().kind, ErrorKind::kInvalid);
     }
@@ -201,8 +201,8 @@ class Connection {
         sockaddr_un address = {};
         address.sun_family = AF_UNIX;
         std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
-        is_open_ = ::connect(fd_.get(), reinterpret_cast<const sockaddr*>(&address),
-                             sizeof(address)) == 0;
+        is_open_ =
+            ::connect(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
         const timeval limit = {5, 0};
         ::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
     }
@@ -285,7 +285,7 @@ class Control : public Scratch {
                 ++turns_;
             }
             if (detaching_) {
-                std::this_thread::sleep_for(milliseconds(50));  // taking the probes out
+                std::this_thread::sleep_for(milliseconds(50)); // taking the probes out
                 record("probes are out");
                 server_->detached();
             }
@@ -496,7 +496,7 @@ TEST_F(Control, TheSilentMakeRoomForTheNext) {
 TEST_F(Control, RunningOutOfDescriptorsIsNoSpin) {
     start_socket();
     EXPECT_TRUE(ask("pause\n"));
-    const Connection spare(socket_path());  // the test's own descriptor
+    const Connection spare(socket_path()); // the test's own descriptor
     ::usleep(100'000);
     const Fd caller(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     rlimit before = {};
@@ -788,5 +788,5 @@ TEST_F(Control, RoundTripIsShort) {
     EXPECT_LT(times[250], 20'000);
 }
 
-}  // namespace
-}  // namespace speedbump::session
+} // namespace
+} // namespace speedbump::session

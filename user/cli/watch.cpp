@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: MIT
 #include "cli/watch.h"
 
+#include <sys/epoll.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <memory>
 #include <optional>
 
 #include "report/text.h"
+#include "session/control.h"
+#include "session/control_directory.h"
 #include "targets/parser.h"
 #include "util/clock.h"
 #include "util/log.h"
@@ -76,32 +81,106 @@ class Reporter {
     report::Context context_;
 };
 
+// How far the session has come; requests change it between turns of the loop.
+struct Progress {
+    std::optional<Clock::time_point> armed_at; // --duration counts from here
+    bool delays_ended = false;                 // for good
+    bool detach_asked = false;
+};
+
+// Only while this program has a single thread and no BPF descriptor is open. A session goes on
+// without its socket where there can be none.
+Result<std::unique_ptr<session::ControlServer>> open_control(const SessionArguments& arguments) {
+    auto control = session::ControlServer::create();
+    if (!control) return control;
+    if (!arguments.control_fifo.empty()) {
+        if (auto opened = (*control)->open_fifo(arguments.control_fifo); !opened) {
+            return std::move(opened).error();
+        }
+    }
+    const auto directory = session::control_directory();
+    const auto listening = directory ? (*control)->listen(*directory) : directory.error();
+    if (!listening)
+        log::warning(listening.error().message +
+                     "; status, set, pause, resume and "
+                     "detach won't find this session");
+    return control;
+}
+
+session::ControlHandlers control_handlers(session::Session& session,
+                                          const SessionArguments& arguments,
+                                          const report::Context& context, Progress& progress) {
+    session::ControlHandlers handlers;
+    handlers.status = [&session, &arguments, context] {
+        return report::session_json(context, ::getpid(), arguments.session, session.snapshot(),
+                                    session.file());
+    };
+    handlers.set = [&session](const std::string& pattern, const targets::Options& change) {
+        return Result<size_t>(session.set(pattern, change));
+    };
+    handlers.pause = [&session] {
+        session.pause();
+        return Result<void>();
+    };
+    handlers.resume = [&session, &progress]() -> Result<void> {
+        if (progress.delays_ended) {
+            return make_error(ErrorKind::kUsage, "the delays of this session have ended");
+        }
+        if (!progress.armed_at) progress.armed_at = Clock::now();
+        session.resume();
+        return {};
+    };
+    handlers.detach = [&session, &progress] {
+        session.pause();
+        progress.detach_asked = true;
+    };
+    return handlers;
+}
+
+// One descriptor that is readable when either is.
+Result<Fd> make_wake(const Signals& signals, const session::ControlServer& control) {
+    Fd wake(::epoll_create1(EPOLL_CLOEXEC));
+    if (!wake.valid()) return errno_error("epoll_create1", errno);
+    for (const int fd : {signals.fd(), control.fd()}) {
+        epoll_event event = {};
+        event.events = EPOLLIN;
+        if (::epoll_ctl(wake.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+            return errno_error("epoll_ctl", errno);
+        }
+    }
+    return wake;
+}
+
 // The loop between arming and the end. Gives why it ended.
 Result<std::string> watch_armed(session::Session& session, const SessionArguments& arguments,
-                                Reporter& reporter, Signals& signals, const WatchHooks& hooks) {
-    const Clock::time_point armed_at = Clock::now();
+                                Reporter& reporter, Signals& signals, const WatchHooks& hooks,
+                                session::ControlServer& control, Progress& progress) {
+    const auto wake = make_wake(signals, control);
+    if (!wake) return wake.error();
     const std::optional<nanoseconds> length = session_length(arguments.session.defaults);
     session::Snapshot before = session.snapshot();
-    Clock::time_point next_sample = armed_at + arguments.stats_interval;
-    bool may_warn_of_no_hits = !arguments.session.start_paused;
-    bool delays_ended = false;
+    Clock::time_point next_sample = Clock::now() + arguments.stats_interval;
+    bool may_warn_of_no_hits = true;
     while (true) {
+        control.serve();
+        if (progress.detach_asked) return std::string("detached");
         if (hooks.program_ended()) return std::string("program-ended");
         if (signals.stop_signal() != 0) {
             if (!hooks.lasts_as_program) return std::string("interrupted");
-            if (!delays_ended) session.pause();
-            delays_ended = true;
+            if (!progress.delays_ended) session.pause();
+            progress.delays_ended = true;
         }
         const Clock::time_point now = Clock::now();
-        if (length && now >= armed_at + *length) {
+        if (length && progress.armed_at && now >= *progress.armed_at + *length) {
             if (!hooks.lasts_as_program) return std::string("duration");
-            if (!delays_ended) session.pause();
-            delays_ended = true;
+            if (!progress.delays_ended) session.pause();
+            progress.delays_ended = true;
         }
         if (now >= next_sample && (may_warn_of_no_hits || reporter.wants_samples())) {
             session::Snapshot latest = session.snapshot();
             reporter.sample(before, latest, session.file());
-            if (may_warn_of_no_hits && now >= armed_at + kNoHitAfter) {
+            if (may_warn_of_no_hits && progress.armed_at &&
+                now >= *progress.armed_at + kNoHitAfter) {
                 may_warn_of_no_hits = false;
                 for (const std::string& text : report::no_hit_warnings(latest, session.file())) {
                     reporter.warn(text);
@@ -111,9 +190,11 @@ Result<std::string> watch_armed(session::Session& session, const SessionArgument
         }
         while (next_sample <= now) next_sample += arguments.stats_interval;
         Clock::time_point until = std::min<Clock::time_point>(next_sample, now + kLongestWait);
-        if (length && !delays_ended) until = std::min(until, armed_at + *length);
+        if (length && progress.armed_at && !progress.delays_ended) {
+            until = std::min(until, *progress.armed_at + *length);
+        }
         const auto timeout = std::chrono::ceil<milliseconds>(until - Clock::now());
-        const auto ran = session.run_for(std::max(timeout, milliseconds(0)), signals.fd());
+        const auto ran = session.run_for(std::max(timeout, milliseconds(0)), wake->get());
         signals.drain();
         if (ran) continue;
         if (ran.error().kind != ErrorKind::kNotFound) return ran.error();
@@ -130,6 +211,8 @@ Result<std::string> watch_session(const SessionArguments& arguments, const std::
     auto output = Output::open(arguments.output);
     if (!output) return std::move(output).error();
 
+    const auto control = open_control(arguments);
+    if (!control) return control.error();
     std::optional<Reporter> reporter;
     auto session = session::Session::attach(arguments.session, *file, [&](const std::string& text) {
         if (reporter) {
@@ -143,7 +226,7 @@ Result<std::string> watch_session(const SessionArguments& arguments, const std::
     const session::Snapshot attached = (*session)->snapshot();
     report::Context context = make_context(command);
     context.engine = attached.engine;
-    reporter.emplace(arguments, *output, std::move(context));
+    reporter.emplace(arguments, *output, context);
     reporter->matched(attached, (*session)->file());
     const auto judged = report::judge_matches(attached, *file, arguments.session.missing);
     if (!judged) return judged.error();
@@ -152,13 +235,24 @@ Result<std::string> watch_session(const SessionArguments& arguments, const std::
             reporter->warn(text);
         }
     }
-    if (signals.stop_signal() == 0 && !arguments.session.start_paused) (*session)->arm();
+    Progress progress;
+    if (auto started =
+            (*control)->start(control_handlers(**session, arguments, context, progress),
+                              [&reporter](const std::string& text) { reporter->warn(text); });
+        !started) {
+        return std::move(started).error();
+    }
+    if (signals.stop_signal() == 0 && !arguments.session.start_paused) {
+        (*session)->arm();
+        progress.armed_at = Clock::now();
+    }
     if (auto started = hooks.after_arming(); !started) return std::move(started).error();
 
-    auto reason = watch_armed(**session, arguments, *reporter, signals, hooks);
+    auto reason = watch_armed(**session, arguments, *reporter, signals, hooks, **control, progress);
     (*session)->pause();
     const session::Snapshot total = (*session)->snapshot();
     session->reset();
+    (*control)->detached();
     reporter->final(total, *file, reason ? *reason : "failed");
     if (!reason) return reason;
     if (total.targets.empty()) {

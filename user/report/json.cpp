@@ -141,6 +141,43 @@ const char* check_state_name(engine::Check::State state) {
     return "unknown";
 }
 
+// What has happened so far: of each target, in each process.
+void add_outcome(ordered_json& document, const session::SessionOptions& options,
+                 const Snapshot& snapshot, const TargetsFile& file) {
+    document["since_armed_ns"] = snapshot.since_armed.count();
+    document["options"] = options_json(options);
+    document["targets_file"] = file.path;
+    document["processes"] = processes_json(snapshot);
+    const std::vector<Totals> totals = totals_by_target(snapshot);
+    std::map<uint32_t, std::vector<const engine::Counts*>> by_target;
+    for (const engine::Counts& counts : snapshot.counts) {
+        by_target[counts.target].push_back(&counts);
+    }
+    document["all"] = totals_json(total(totals));
+    ordered_json list = ordered_json::array();
+    for (size_t i = 0; i < totals.size(); i++) {
+        const session::Target& target = snapshot.targets[i];
+        ordered_json one = {{"index", i},
+                            {"world", world_name(target.world)},
+                            {"container", target.container},
+                            {"name", target.name},
+                            {"line", line_number(file, target.line_index)}};
+        one.update(settings_json(target.settings));
+        one.update(totals_json(totals[i]));
+        ordered_json processes = ordered_json::array();
+        for (const engine::Counts* counts : by_target[static_cast<uint32_t>(i)]) {
+            ordered_json row = {{"pid", counts->process}};
+            row.update(totals_json(
+                Totals{counts->hits, counts->delays, counts->requested, counts->measured}));
+            processes.push_back(std::move(row));
+        }
+        one["processes"] = std::move(processes);
+        list.push_back(std::move(one));
+    }
+    document["targets"] = std::move(list);
+    document["lost"] = lost_json(snapshot);
+}
+
 } // namespace
 
 std::string attach_matched_json(const Context& context, const session::SessionOptions& options,
@@ -229,38 +266,17 @@ std::string attach_final_json(const Context& context, const session::SessionOpti
     document["type"] = "final";
     document["reason"] = reason;
     document["time_unix_ns"] = unix_ns(snapshot.taken_at);
-    document["since_armed_ns"] = snapshot.since_armed.count();
-    document["options"] = options_json(options);
-    document["targets_file"] = file.path;
-    document["processes"] = processes_json(snapshot);
-    const std::vector<Totals> totals = totals_by_target(snapshot);
-    std::map<uint32_t, std::vector<const engine::Counts*>> by_target;
-    for (const engine::Counts& counts : snapshot.counts) {
-        by_target[counts.target].push_back(&counts);
-    }
-    document["all"] = totals_json(total(totals));
-    ordered_json list = ordered_json::array();
-    for (size_t i = 0; i < totals.size(); i++) {
-        const session::Target& target = snapshot.targets[i];
-        ordered_json one = {{"index", i},
-                            {"world", world_name(target.world)},
-                            {"container", target.container},
-                            {"name", target.name},
-                            {"line", line_number(file, target.line_index)}};
-        one.update(settings_json(target.settings));
-        one.update(totals_json(totals[i]));
-        ordered_json processes = ordered_json::array();
-        for (const engine::Counts* counts : by_target[static_cast<uint32_t>(i)]) {
-            ordered_json row = {{"pid", counts->process}};
-            row.update(totals_json(
-                Totals{counts->hits, counts->delays, counts->requested, counts->measured}));
-            processes.push_back(std::move(row));
-        }
-        one["processes"] = std::move(processes);
-        list.push_back(std::move(one));
-    }
-    document["targets"] = std::move(list);
-    document["lost"] = lost_json(snapshot);
+    add_outcome(document, options, snapshot, file);
+    return to_line(document);
+}
+
+std::string session_json(const Context& context, pid_t pid, const session::SessionOptions& options,
+                         const Snapshot& snapshot, const TargetsFile& file) {
+    ordered_json document = head(context, "speedbump/session/1");
+    document["pid"] = pid;
+    document["time_unix_ns"] = unix_ns(snapshot.taken_at);
+    document["armed"] = snapshot.armed;
+    add_outcome(document, options, snapshot, file);
     return to_line(document);
 }
 

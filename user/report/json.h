@@ -27,7 +27,7 @@ struct Context {
 
 // The lines of schema speedbump/attach/1, in the order they come: one "matched" before the first
 // delay, a "sample" per interval, a "final" at the end. `reason` says why the session ended:
-// "interrupted", "duration", "processes-ended", "program-ended".
+// "interrupted", "duration", "detached", "processes-ended", "program-ended".
 std::string attach_matched_json(const Context& context, const session::SessionOptions& options,
                                 const Snapshot& snapshot, const TargetsFile& file);
 std::string attach_sample_json(const Snapshot& before, const Snapshot& now,
@@ -35,6 +35,10 @@ std::string attach_sample_json(const Snapshot& before, const Snapshot& now,
 std::string attach_final_json(const Context& context, const session::SessionOptions& options,
                               const Snapshot& snapshot, const TargetsFile& file,
                               const std::string& reason);
+
+// Schema speedbump/session/1: a live session of the loader `pid` as it stands.
+std::string session_json(const Context& context, pid_t pid, const session::SessionOptions& options,
+                         const Snapshot& snapshot, const TargetsFile& file);
 
 // Schema speedbump/check/1.
 std::string check_json(const Context& context, const CheckReport& report, const TargetsFile& file);

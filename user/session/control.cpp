@@ -79,7 +79,7 @@ struct Client {
     std::string out;
     Clock::time_point last_heard = Clock::now();
     bool waits_for_detach = false;
-    bool ended = false;  // sends no more requests
+    bool ended = false; // sends no more requests
     bool gone = false;
 };
 
@@ -104,7 +104,7 @@ bool may_control(uid_t user) {
     return sudo != nullptr && std::to_string(user) == sudo;
 }
 
-}  // namespace
+} // namespace
 
 struct ControlServer::Impl {
     Fd epoll;
@@ -113,7 +113,7 @@ struct ControlServer::Impl {
 
     std::string directory_path;
     Fd directory;
-    std::vector<std::string> names;  // hidden, public
+    std::vector<std::string> names; // hidden, public
     Fd listener;
     std::list<Client> clients;
     std::optional<ControlGuard> guard;
@@ -179,7 +179,7 @@ Result<void> ControlServer::Impl::try_listen() {
     const std::string path = path_in(*opened, names[0]);
     Fd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket.valid()) return errno_error("socket", errno);
-    ::fchmod(socket.get(), 0600);  // bind makes the file with it
+    ::fchmod(socket.get(), 0600); // bind makes the file with it
     sockaddr_un address = {};
     address.sun_family = AF_UNIX;
     std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
@@ -225,9 +225,10 @@ Result<void> ControlServer::open_fifo(const std::string& path) {
             .with_hint("mkfifo -m 600 " + path);
     }
     if (!may_control(status.st_uid)) {
-        return make_error(ErrorKind::kPermission,
-                          fmt::format("fifo {} belongs to user {}, who may not control this session",
-                                      path, status.st_uid))
+        return make_error(
+                   ErrorKind::kPermission,
+                   fmt::format("fifo {} belongs to user {}, who may not control this session", path,
+                               status.st_uid))
             .with_hint(fmt::format("chown {} {}", ::geteuid(), path));
     }
     if ((status.st_mode & 022) != 0) {
@@ -288,12 +289,11 @@ void ControlServer::Impl::make_room() {
 void ControlServer::Impl::admit(Fd fd) {
     ucred peer = {};
     socklen_t size = sizeof(peer);
-    const bool is_known =
-        ::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-        (peer.uid == 0 || peer.uid == ::geteuid());
+    const bool is_known = ::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+                          (peer.uid == 0 || peer.uid == ::geteuid());
     if (!is_known) {
-        const std::string refusal = format_control_refusal(make_error(
-            ErrorKind::kPermission, "this session belongs to another user"));
+        const std::string refusal = format_control_refusal(
+            make_error(ErrorKind::kPermission, "this session belongs to another user"));
         (void)::send(fd.get(), refusal.data(), refusal.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
         return;
     }
@@ -457,8 +457,8 @@ void ControlServer::serve() {
 // Drops who is gone, and says what each of the others is waited for.
 void ControlServer::Impl::settle() {
     clients.remove_if([](const Client& client) {
-        const bool is_done = client.ended && client.out.empty() && !client.in.has_line() &&
-                             !client.waits_for_detach;
+        const bool is_done =
+            client.ended && client.out.empty() && !client.in.has_line() && !client.waits_for_detach;
         return client.gone || is_done;
     });
     bool has_more = fifo_lines.has_line();
@@ -491,4 +491,4 @@ void ControlServer::detached() {
     }
 }
 
-}  // namespace speedbump::session
+} // namespace speedbump::session

@@ -14,11 +14,11 @@ inline constexpr size_t kMaxControlClients = 16;
 
 // What requests do to the session.
 struct ControlHandlers {
-    std::function<std::string()> status;  // one JSON object on one line
+    std::function<std::string()> status; // one JSON object on one line
     std::function<Result<size_t>(const std::string& pattern, const targets::Options& change)> set;
     std::function<Result<void>()> pause;
     std::function<Result<void>()> resume;
-    std::function<void()> detach;  // begins; ControlServer::detached() tells that it is done
+    std::function<void()> detach; // begins; ControlServer::detached() tells that it is done
 };
 
 // Takes requests (docs/control.md) from the session's socket and from a fifo, between other things
@@ -52,4 +52,4 @@ class ControlServer {
     std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace speedbump::session
+} // namespace speedbump::session

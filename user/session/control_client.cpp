@@ -86,7 +86,7 @@ Result<void> send_all(const Fd& fd, std::string_view text, Clock::time_point dea
         } else if (errno == EAGAIN) {
             if (auto ready = wait_for(fd, POLLOUT, deadline, pid); !ready) return ready;
         } else if (errno == EPIPE || errno == ECONNRESET) {
-            return {};  // it may have left an answer
+            return {}; // it may have left an answer
         } else if (errno != EINTR) {
             return errno_error("send to session " + std::to_string(pid), errno);
         }
@@ -117,15 +117,15 @@ Result<std::string> receive_line(const Fd& fd, Clock::time_point deadline, pid_t
                       "the answer of session " + std::to_string(pid) + " is too long");
 }
 
-}  // namespace
+} // namespace
 
 Result<std::vector<pid_t>> live_sessions(const std::string& directory) {
     std::vector<pid_t> found;
     auto opened = open_control_directory(directory, false);
     if (!opened && opened.error().kind == ErrorKind::kNotFound) return found;
     if (!opened) return std::move(opened).error();
-    const std::unique_ptr<DIR, int (*)(DIR*)> stream(
-        ::opendir(path_in(*opened, "").c_str()), ::closedir);
+    const std::unique_ptr<DIR, int (*)(DIR*)> stream(::opendir(path_in(*opened, "").c_str()),
+                                                     ::closedir);
     if (!stream) return errno_error("list " + directory, errno);
     while (const dirent* entry = ::readdir(stream.get())) {
         if (const auto hidden = parse_hidden(entry->d_name)) {
@@ -174,4 +174,4 @@ Result<std::string> ask_session(const std::string& directory, pid_t pid, const s
     return read_control_answer(std::move(*answer));
 }
 
-}  // namespace speedbump::session
+} // namespace speedbump::session

@@ -21,4 +21,4 @@ Result<std::vector<pid_t>> live_sessions(const std::string& directory);
 Result<std::string> ask_session(const std::string& directory, pid_t pid, const std::string& request,
                                 std::chrono::milliseconds timeout);
 
-}  // namespace speedbump::session
+} // namespace speedbump::session

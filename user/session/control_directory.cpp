@@ -36,8 +36,8 @@ Result<Fd> open_control_directory(const std::string& path, bool create) {
     struct stat status = {};
     if (::fstat(directory.get(), &status) != 0) return errno_error("fstat " + path, errno);
     if (status.st_uid != ::geteuid()) {
-        return make_error(ErrorKind::kPermission, path + " belongs to user " +
-                                                      std::to_string(status.st_uid))
+        return make_error(ErrorKind::kPermission,
+                          path + " belongs to user " + std::to_string(status.st_uid))
             .with_hint("see who made it, and remove it: ls -ld " + path);
     }
     if ((status.st_mode & 077) != 0) {
@@ -51,4 +51,4 @@ std::string path_in(const Fd& directory, const std::string& name) {
     return "/proc/self/fd/" + std::to_string(directory.get()) + "/" + name;
 }
 
-}  // namespace speedbump::session
+} // namespace speedbump::session

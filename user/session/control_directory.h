@@ -20,4 +20,4 @@ Result<Fd> open_control_directory(const std::string& path, bool create);
 // redirected. Valid while the descriptor is open.
 std::string path_in(const Fd& directory, const std::string& name);
 
-}  // namespace speedbump::session
+} // namespace speedbump::session

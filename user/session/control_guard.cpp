@@ -25,12 +25,12 @@ void close_all_but(int one, int other) {
     ::close_range(high + 1, ~0u, 0);
 }
 
-}  // namespace
+} // namespace
 
 void remove_control_files(const Fd& directory, const std::string& path,
                           const std::vector<std::string>& names) {
     for (const std::string& name : names) ::unlinkat(directory.get(), name.c_str(), 0);
-    ::rmdir(path.c_str());  // fails while another session has a socket in it
+    ::rmdir(path.c_str()); // fails while another session has a socket in it
 }
 
 Result<ControlGuard> ControlGuard::start(const Fd& directory, const std::string& path,
@@ -48,7 +48,7 @@ Result<ControlGuard> ControlGuard::start(const Fd& directory, const std::string&
     guard.pid_ = ::fork();
     if (guard.pid_ == 0) {
         ::setsid();
-        ::prctl(PR_SET_NAME, "sb-guard");  // what is killed by the name "speedbump" is not this
+        ::prctl(PR_SET_NAME, "sb-guard"); // what is killed by the name "speedbump" is not this
         if (::chdir("/") != 0) ::_exit(1);
         close_all_but(guards_end.get(), directory.get());
         char byte = 0;
@@ -68,9 +68,9 @@ ControlGuard::ControlGuard(ControlGuard&& other) noexcept
 
 ControlGuard::~ControlGuard() {
     if (pid_ < 0) return;
-    ::kill(pid_, SIGKILL);  // rather than wait for one that someone has stopped
+    ::kill(pid_, SIGKILL); // rather than wait for one that someone has stopped
     while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
     }
 }
 
-}  // namespace speedbump::session
+} // namespace speedbump::session

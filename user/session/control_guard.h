@@ -29,11 +29,11 @@ class ControlGuard {
   private:
     ControlGuard() = default;
     pid_t pid_ = -1;
-    Fd life_line_;  // the guard waits for its end of this to close
+    Fd life_line_; // the guard waits for its end of this to close
 };
 
 // What the guard does, for an owner that ends in order.
 void remove_control_files(const Fd& directory, const std::string& path,
                           const std::vector<std::string>& names);
 
-}  // namespace speedbump::session
+} // namespace speedbump::session

@@ -93,7 +93,7 @@ Result<targets::Options> parse_settings(std::string_view text) {
     return options;
 }
 
-}  // namespace
+} // namespace
 
 std::string_view control_action_name(ControlAction action) {
     return std::find_if(kActions.begin(), kActions.end(),
@@ -107,7 +107,9 @@ Result<ControlRequest> parse_control_request(std::string_view line) {
         return usage(fmt::format("a request of {} bytes is too long", line.size()),
                      fmt::format("at most {} bytes in a line", kMaxControlLine));
     }
-    const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 && c != '\t'; };
+    const auto is_control = [](char c) {
+        return static_cast<unsigned char>(c) < 0x20 && c != '\t';
+    };
     if (std::any_of(line.begin(), line.end(), is_control)) {
         return usage("control character in " + shown(line), "a line of text");
     }
@@ -155,15 +157,13 @@ std::string format_control_answer(ControlAction action, const std::string& membe
 }
 
 std::string format_control_refusal(const Error& error) {
-    const auto found = std::find_if(kKinds.begin(), kKinds.end(), [&error](const auto& one) {
-        return one.first == error.kind;
-    });
-    const ordered_json document = {
-        {"schema", kControlSchema},
-        {"ok", false},
-        {"kind", found == kKinds.end() ? "failed" : found->second},
-        {"error", error.message},
-        {"hint", error.hint}};
+    const auto found = std::find_if(kKinds.begin(), kKinds.end(),
+                                    [&error](const auto& one) { return one.first == error.kind; });
+    const ordered_json document = {{"schema", kControlSchema},
+                                   {"ok", false},
+                                   {"kind", found == kKinds.end() ? "failed" : found->second},
+                                   {"error", error.message},
+                                   {"hint", error.hint}};
     return document.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -175,8 +175,8 @@ Result<std::string> read_control_answer(std::string answer) {
     };
     if (!document.is_object() || text("schema") != kControlSchema || !document.contains("ok") ||
         !document["ok"].is_boolean()) {
-        return make_error(ErrorKind::kInvalid, "not an answer of " + std::string(kControlSchema) +
-                                                   ": " + shown(answer));
+        return make_error(ErrorKind::kInvalid,
+                          "not an answer of " + std::string(kControlSchema) + ": " + shown(answer));
     }
     if (document["ok"].get<bool>()) return answer;
     const std::string kind = text("kind");
@@ -186,4 +186,4 @@ Result<std::string> read_control_answer(std::string answer) {
         .with_hint(text("hint"));
 }
 
-}  // namespace speedbump::session
+} // namespace speedbump::session

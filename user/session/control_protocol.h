@@ -20,8 +20,8 @@ enum class ControlAction { kStatus, kSet, kPause, kResume, kDetach };
 
 struct ControlRequest {
     ControlAction action = ControlAction::kStatus;
-    std::string pattern;      // kSet: which targets, as Session::set takes it
-    targets::Options change;  // kSet: at least one of delay, every, start, duration
+    std::string pattern;     // kSet: which targets, as Session::set takes it
+    targets::Options change; // kSet: at least one of delay, every, start, duration
 };
 
 // "status", "set", "pause", "resume", "detach".
@@ -46,4 +46,4 @@ std::string format_control_refusal(const Error& error);
 // The Error that an answer tells of, or its text as it is. kInvalid for what is no answer.
 Result<std::string> read_control_answer(std::string answer);
 
-}  // namespace speedbump::session
+} // namespace speedbump::session
