@@ -11,8 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -489,7 +489,7 @@ TEST_F(ResolverTest, LeavesPythonLinesAlone) {
     EXPECT_THAT(resolver.unmatched_lines(), IsEmpty());
 }
 
-TEST_F(ResolverTest, ReadsAHundredThousandSymbolsInWellUnderASecond) {
+TEST_F(ResolverTest, MatchesAHundredThousandSymbolsAboutAsFastAsItReadsThem) {
     std::string source = ".text\n";
     for (int number = 0; number < 50'000; ++number) {
         source += fmt::format(
@@ -506,14 +506,17 @@ TEST_F(ResolverTest, ReadsAHundredThousandSymbolsInWellUnderASecond) {
         file_of("+" + path + ":plain_777\n+liblarge.so:space::cpp_4*9\n+liblarge.so:*_123*\n+" +
                 path + ":\"space::cpp_5(int)\"\n");
     Resolver resolver(file, {});
-    const auto begin = std::chrono::steady_clock::now();
+    // processor time, in relation to reading the symbols: other load and sanitizers change neither
+    const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    const std::clock_t begin = std::clock();
+    ASSERT_TRUE(elf::ElfFile::open(fd.get(), path).has_value());
+    const std::clock_t opened = std::clock();
     const Findings findings = resolver.look_at_named_files("");
-    const auto taken = std::chrono::duration_cast<std::chrono::milliseconds>(
-        std::chrono::steady_clock::now() - begin);
-    RecordProperty("milliseconds", static_cast<int>(taken.count()));
+    const std::clock_t looked = std::clock();
+    RecordProperty("milliseconds", static_cast<int>((looked - opened) * 1000 / CLOCKS_PER_SEC));
     // 1 + (_49, _4?9, _4??9, _4???9) + both kinds of (_123, _123?, _123??) + 1
     EXPECT_EQ(findings.matches.size(), 1u + 1111u + 2u * 111u + 1u);
-    EXPECT_LT(taken.count(), 10'000) << "even with sanitizers and other load";
+    EXPECT_LT(looked - opened, 15 * (opened - begin));
 }
 
 // --- SymbolMatcher
