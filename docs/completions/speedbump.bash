@@ -2,17 +2,22 @@
 # bash completion of speedbump: source this file, or put it into
 # /usr/share/bash-completion/completions/ as "speedbump".
 
+_speedbump_sessions() {
+    speedbump status --json 2>/dev/null | sed -nE 's/.*"pid":([0-9]+).*/\1/p'
+}
+
 _speedbump() {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
     local command=${COMP_WORDS[1]-} word options
     local output='--json --output --verbose --quiet --help'
     local session='--no-children --paused --entry-only --delay --every --start --duration
-        --engine --missing --stats'
+        --engine --missing --stats --control'
     COMPREPLY=()
 
     if [ "$COMP_CWORD" -eq 1 ]; then
         mapfile -t COMPREPLY < <(compgen -W \
-            'attach run check list doctor calibrate --help --version' -- "$current")
+            'attach run check list doctor calibrate status set pause resume detach --help
+                --version' -- "$current")
         return
     fi
     if [ "$command" = run ]; then
@@ -41,6 +46,14 @@ _speedbump() {
         mapfile -t COMPREPLY < <(compgen -W 'error warn ignore' -- "$current")
         return
         ;;
+    --session)
+        mapfile -t COMPREPLY < <(compgen -W "$(_speedbump_sessions)" -- "$current")
+        return
+        ;;
+    --control)
+        mapfile -t COMPREPLY < <(compgen -W 'fifo:' -- "$current")
+        return
+        ;;
     --delay | --start | --duration | --stats | --every) return ;;
     --cgroup)
         mapfile -t COMPREPLY < <(compgen -d -- "$current")
@@ -53,12 +66,19 @@ _speedbump() {
         run) options="$session $output" ;;
         check) options="--pid --no-children --exe --entry-only $output" ;;
         list | doctor) options="--pid $output" ;;
-        calibrate) options="$output" ;;
+        set | pause | resume | detach) options="--session $output" ;;
+        calibrate | status) options="$output" ;;
         *) options= ;;
         esac
         mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
         return
     fi
-    mapfile -t COMPREPLY < <(compgen -f -- "$current")
+    if [ "$command" = status ]; then
+        mapfile -t COMPREPLY < <(compgen -W "$(_speedbump_sessions)" -- "$current")
+    elif [ "$command" = set ]; then
+        mapfile -t COMPREPLY < <(compgen -W 'delay= every= start= duration=' -- "$current")
+    else
+        mapfile -t COMPREPLY < <(compgen -f -- "$current")
+    fi
 }
 complete -o filenames -F _speedbump speedbump

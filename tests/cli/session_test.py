@@ -171,10 +171,12 @@ class Attach(SessionTest):
     def test_paused_delays_nothing(self):
         slowee = self.start(SLOWEE)
         path = self.write("+exe:work delay=10ms\n")
-        done = self.call(
-            "attach", "--json", "--paused", "--duration", "1s", "-p", slowee.pid, path, status=0
-        )
-        self.assertEqual(json.loads(done.stdout.splitlines()[-1])["all"]["delays"], 0)
+        tool = self.attach("--json", "--paused", "-p", slowee.pid, path)
+        self.read_until(tool.stdout, '"sample"')
+        tool.send_signal(signal.SIGINT)
+        status, out, err = self.finish(tool)
+        self.assertEqual(status, 0, err)
+        self.assertEqual(json.loads(out.splitlines()[-1])["all"]["delays"], 0)
 
     def test_nothing_matched(self):
         slowee = self.start(SLOWEE)
