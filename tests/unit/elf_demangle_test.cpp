@@ -132,5 +132,5 @@ TEST(Demangle, MutatedNames) {
     }
 }
 
-}  // namespace
-}  // namespace speedbump::elf
+} // namespace
+} // namespace speedbump::elf

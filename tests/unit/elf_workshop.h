@@ -71,4 +71,4 @@ inline const Function* find_function(const ElfFile& file, std::string_view name)
     return nullptr;
 }
 
-}  // namespace speedbump::elf
+} // namespace speedbump::elf

@@ -206,5 +206,5 @@ TEST_F(MapsTest, AnotherMappingAtThatPlaceIsNotTaken) {
     EXPECT_EQ(fd.error().kind, ErrorKind::kNotFound);
 }
 
-}  // namespace
-}  // namespace speedbump::process
+} // namespace
+} // namespace speedbump::process

@@ -66,7 +66,7 @@ std::optional<uint32_t> checksum(const Source& source) {
     return static_cast<uint32_t>(crc);
 }
 
-}  // namespace
+} // namespace
 
 Result<std::optional<Image>> open_debugdata(const Image& image, const std::string& name) {
     const Elf64_Shdr* section = image.section(".gnu_debugdata");
@@ -148,4 +148,4 @@ std::optional<Image> find_debug_file(const Image& image, const std::string& path
     return std::nullopt;
 }
 
-}  // namespace speedbump::elf
+} // namespace speedbump::elf

@@ -21,4 +21,4 @@ Result<std::optional<Image>> open_debugdata(const Image& image, const std::strin
 std::optional<Image> find_debug_file(const Image& image, const std::string& path,
                                      const DebugSearch& search, std::vector<std::string>& warnings);
 
-}  // namespace speedbump::elf
+} // namespace speedbump::elf

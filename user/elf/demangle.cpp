@@ -76,7 +76,7 @@ std::string_view fragment_suffix(std::string_view symbol) {
     return {};
 }
 
-}  // namespace
+} // namespace
 
 bool is_mangled(std::string_view symbol) {
     if (symbol.starts_with("_Z")) return symbol.size() > 2;
@@ -104,4 +104,4 @@ Demangled demangle(std::string_view symbol) {
     return names;
 }
 
-}  // namespace speedbump::elf
+} // namespace speedbump::elf

@@ -97,7 +97,7 @@ std::string build_id_in(const std::vector<unsigned char>& notes) {
     return {};
 }
 
-}  // namespace
+} // namespace
 
 Result<std::shared_ptr<const Source>> make_file_source(Fd fd, const std::string& name) {
     struct stat status {};
@@ -290,4 +290,4 @@ std::string Image::build_id() const {
     return {};
 }
 
-}  // namespace speedbump::elf
+} // namespace speedbump::elf

@@ -40,8 +40,8 @@ struct Segment {
 };
 
 enum class ImageRole {
-    kProgram,    // an executable or shared library: its segments must lie in the file
-    kDebugFile,  // its segments describe the original and are not read
+    kProgram,   // an executable or shared library: its segments must lie in the file
+    kDebugFile, // its segments describe the original and are not read
 };
 
 // The headers of one ELF file of this machine (64 bits), checked against the size of the file.
@@ -52,10 +52,10 @@ class Image {
                                ImageRole role);
 
     bool is_position_independent() const { return header_.e_type == ET_DYN; }
-    const std::vector<Segment>& segments() const { return segments_; }  // by address
+    const std::vector<Segment>& segments() const { return segments_; } // by address
     const std::vector<Elf64_Phdr>& program_headers() const { return program_headers_; }
     const std::vector<Elf64_Shdr>& sections() const { return sections_; }
-    const Elf64_Shdr* section(const std::string& name) const;  // nullptr: there is none
+    const Elf64_Shdr* section(const std::string& name) const; // nullptr: there is none
     uint64_t size() const { return source_->size(); }
 
     // The bytes of a range of the file; kInvalid outside of it or above `limit`.
@@ -67,7 +67,7 @@ class Image {
     Result<std::vector<unsigned char>> read_address(uint64_t address, uint64_t size, uint64_t limit,
                                                     const std::string& what) const;
 
-    const Segment* segment_of_address(uint64_t address) const;  // nullptr: in none's file part
+    const Segment* segment_of_address(uint64_t address) const; // nullptr: in none's file part
     std::optional<uint64_t> offset_of_address(uint64_t address) const;
     // The entries of PT_DYNAMIC up to DT_NULL; empty when there is none or it can't be read.
     std::vector<Elf64_Dyn> dynamic() const;
@@ -97,4 +97,4 @@ std::vector<T> as_table(const std::vector<unsigned char>& bytes) {
     return table;
 }
 
-}  // namespace speedbump::elf
+} // namespace speedbump::elf

@@ -18,10 +18,10 @@ struct Segment;
 
 // One function of an ELF file: all symbols of one address folded into one.
 struct Function {
-    uint64_t address = 0;      // st_value, before relocation
-    uint64_t file_offset = 0;  // of the first instruction
-    uint64_t size = 0;         // st_size, the largest of the aliases'; 0 if unknown
-    bool is_ifunc = false;     // STT_GNU_IFUNC: address is the resolver's
+    uint64_t address = 0;     // st_value, before relocation
+    uint64_t file_offset = 0; // of the first instruction
+    uint64_t size = 0;        // st_size, the largest of the aliases'; 0 if unknown
+    bool is_ifunc = false;    // STT_GNU_IFUNC: address is the resolver's
     // Mangled, without @VERSION, never empty; the default version's first, then global before
     // weak before local, then names without a leading underscore.
     std::vector<std::string_view> names;
@@ -36,9 +36,9 @@ struct DebugSearch {
 
 // One dynamic relocation, as far as code addresses are concerned.
 struct Relocation {
-    uint64_t address = 0;  // of the word that is relocated, before relocation
-    uint64_t addend = 0;   // for R_*_RELATIVE and R_*_IRELATIVE the address it makes
-    uint32_t type = 0;     // R_X86_64_..., R_AARCH64_...
+    uint64_t address = 0; // of the word that is relocated, before relocation
+    uint64_t addend = 0;  // for R_*_RELATIVE and R_*_IRELATIVE the address it makes
+    uint32_t type = 0;    // R_X86_64_..., R_AARCH64_...
 };
 
 // The symbols and layout of one ELF file. Immutable after open; safe to use from several threads.
@@ -58,14 +58,14 @@ class ElfFile {
     ~ElfFile();
 
     const std::string& path() const;
-    const std::string& soname() const;    // DT_SONAME or empty
-    const std::string& build_id() const;  // lower-case hex or empty
+    const std::string& soname() const;   // DT_SONAME or empty
+    const std::string& build_id() const; // lower-case hex or empty
     bool is_position_independent() const;
     // Which of .symtab .dynsym .gnu_debugdata debug-file the symbols came from, for messages.
     const std::vector<std::string>& symbol_sources() const;
     // What was found but not used, and why: a debug file of another build, a damaged section.
     const std::vector<std::string>& warnings() const;
-    const std::vector<Function>& functions() const;  // by address
+    const std::vector<Function>& functions() const; // by address
     // Addresses of code symbols that are no functions (local labels), ascending.
     const std::vector<uint64_t>& labels() const;
 
@@ -79,7 +79,7 @@ class ElfFile {
     // The function that holds (size > 0) or starts at this file offset, or nullptr.
     const Function* function_at_offset(uint64_t offset) const;
 
-    const std::vector<Segment>& segments() const;  // elf/image.h; by address
+    const std::vector<Segment>& segments() const; // elf/image.h; by address
     // Bytes of the file; kInvalid outside of it, kIo when it was cut short meanwhile.
     Result<std::vector<unsigned char>> read(uint64_t offset, size_t size) const;
     // Every entry of the RELA and RELR tables that sections or PT_DYNAMIC name.
@@ -91,4 +91,4 @@ class ElfFile {
     std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace speedbump::elf
+} // namespace speedbump::elf

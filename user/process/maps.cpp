@@ -105,7 +105,7 @@ Fd open_below(const Fd& root, const std::string& path) {
     return Fd(static_cast<int>(::syscall(SYS_openat2, root.get(), path.c_str(), &how, sizeof how)));
 }
 
-}  // namespace
+} // namespace
 
 std::vector<Mapping> parse_maps(std::string_view text) {
     std::vector<Mapping> mappings;
@@ -168,4 +168,4 @@ Result<Fd> open_mapped_file(pid_t pid, const Mapping& mapping) {
     return make_error(ErrorKind::kNotFound, what + "it is not what is mapped there now");
 }
 
-}  // namespace speedbump::process
+} // namespace speedbump::process
