@@ -54,7 +54,7 @@ class TargetPattern:
 def _restore(module: str, name: str, original: str) -> TargetPattern:
     """Makes an unpickled pattern: from its line, options and all, where it has one."""
     try:
-        pattern = parse_pattern(original, 0)
+        pattern = parse_pattern(original, 1)
     except PatternError:
         pattern = None
     if pattern is None or (pattern.module_pattern, pattern.name_pattern) != (module, name):
@@ -70,11 +70,10 @@ def _make_pattern(line: _core.Line) -> TargetPattern:
     return TargetPattern(line.module, line.name, line.original, line)
 
 
-def _raise_first(errors: Sequence[tuple[int, str, str]], line_number: int | None = None) -> None:
+def _raise_first(errors: Sequence[tuple[int, str, str]]) -> None:
     if errors:
         number, message, details = errors[0]
-        shown = details if line_number is None else details.split("\n", 1)[-1]
-        raise PatternError(f"Line {line_number or number}: {message}\n{shown}")
+        raise PatternError(f"Line {number}: {message}\n{details}")
 
 
 def parse_pattern(line: str, line_number: int) -> TargetPattern | None:
@@ -90,8 +89,8 @@ def parse_pattern(line: str, line_number: int) -> TargetPattern | None:
     Raises:
         PatternError: The line is wrong.
     """
-    lines, errors = _core.parse(os.fsencode(line), "")
-    _raise_first(errors, line_number)
+    lines, errors = _core.parse(os.fsencode(line), "pattern", line_number)
+    _raise_first(errors)
     patterns = [_make_pattern(found) for found in lines if found.is_python]
     return patterns[0] if patterns else None
 

@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -60,14 +61,19 @@ py::tuple describe_outcome(targets::ParseOutcome outcome, const std::string& pat
     return py::make_tuple(std::move(outcome.file.lines), errors);
 }
 
-py::tuple parse(const std::string& text, const std::string& path) {
-    return describe_outcome(targets::parse_targets(text, path), path);
+// `first_line` is the number of the text's first line.
+py::tuple parse(const std::string& text, const std::string& path, size_t first_line) {
+    targets::ParseOutcome outcome = targets::parse_targets(text, path);
+    for (TargetLine& line : outcome.file.lines) line.line_number += first_line - 1;
+    for (targets::Diagnostic& error : outcome.errors) error.line += first_line - 1;
+    return describe_outcome(std::move(outcome), path);
 }
 
-py::tuple load(const std::string& path) {
+py::tuple load_file(const std::string& path) {
     Result<targets::TargetsFile> file = targets::load_targets(path);
     if (file) return py::make_tuple(std::move(file->lines), py::list());
-    if (file.error().kind != ErrorKind::kTargetsFile || file.error().error_number != 0) {
+    // A file with bad lines is read again for the place of each; a fifo would be waited for.
+    if (file.error().kind != ErrorKind::kTargetsFile || !std::filesystem::is_regular_file(path)) {
         raise(file.error());
     }
     std::ifstream stream(path, std::ios::binary);
@@ -265,8 +271,8 @@ void bind(py::module_& m) {
              py::arg("delay_ns"), py::arg("every") = 1, py::arg("start_ns") = 0,
              py::arg("end_ns") = 0, py::arg("enabled") = true);
 
-    m.def("parse", &parse, py::arg("text"), py::arg("path"));
-    m.def("load", &load, py::arg("path"));
+    m.def("parse", &parse, py::arg("text"), py::arg("path"), py::arg("first_line") = 1);
+    m.def("load", &load_file, py::arg("path"));
     m.def("parse_duration", [](const std::string& text) {
         Result<std::chrono::nanoseconds> duration = targets::parse_duration(text);
         if (!duration) raise(duration.error());
