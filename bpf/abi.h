@@ -107,7 +107,8 @@ struct sb_task {
 	__u32 parent_tgid;
 	__u32 kernel_thread;
 	__u64 start_time;
-	__u64 in_cgroup;
+	__u32 in_cgroup;
+	__u32 ended; /* a zombie, or about to be one */
 	char comm[16];
 };
 

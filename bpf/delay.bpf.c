@@ -34,9 +34,20 @@ struct {
 	__type(value, struct sb_counts);
 } counts SEC(".maps");
 
+/* Whether the program that is loaded can sleep; set before loading. */
+const volatile __u32 sb_may_sleep = 0;
+
+/* A kernel without preemption would let nobody else have the CPU for the whole spin: neither the
+ * loader that wants to end it, nor the thread that holds a lock the target's others wait for. */
+#define SB_YIELD_NS 1000000ULL
+/* Not so near the end that the yield itself would lengthen the delay. */
+#define SB_YIELD_MARGIN_NS 20000ULL
+
 struct sb_spin {
 	__u64 deadline;
 	__u64 now;
+	__u64 next_yield;
+	__u64 stack; /* an address that the process has mapped */
 	__u32 target;
 	__u32 done;
 };
@@ -56,6 +67,17 @@ static __always_inline bool sb_interrupted(__u32 index)
 	return !target || !target->enabled;
 }
 
+/* Gives the CPU to whoever waits for it, as code in user space does at each tick: there is no
+ * helper for that, but this one goes through cond_resched() in __get_user_pages(). */
+static __always_inline void sb_yield(struct sb_spin *spin)
+{
+	__u64 word;
+
+	bpf_copy_from_user_task(&word, sizeof(word), (void *)spin->stack,
+				bpf_get_current_task_btf(), 0);
+	spin->next_yield = bpf_ktime_get_ns() + SB_YIELD_NS;
+}
+
 static long sb_spin_step(__u64 i, struct sb_spin *spin)
 {
 	spin->now = bpf_ktime_get_ns();
@@ -63,6 +85,9 @@ static long sb_spin_step(__u64 i, struct sb_spin *spin)
 		spin->done = 1;
 		return 1;
 	}
+	if (sb_may_sleep && spin->now >= spin->next_yield &&
+	    spin->deadline - spin->now > SB_YIELD_MARGIN_NS)
+		sb_yield(spin);
 	return 0;
 }
 
@@ -143,6 +168,8 @@ static __always_inline int sb_hit(void *ctx)
 	if (delay > outside) {
 		struct sb_spin spin = {
 			.deadline = start + delay - outside,
+			.next_yield = start + SB_YIELD_NS,
+			.stack = ((struct pt_regs *)ctx)->sp,
 			.target = index,
 		};
 

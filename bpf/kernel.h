@@ -76,6 +76,10 @@ struct task_struct {
 	char comm[16];
 };
 
+struct pt_regs {
+	unsigned long sp;
+};
+
 struct seq_file;
 
 struct bpf_iter_meta {

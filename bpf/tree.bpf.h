@@ -182,8 +182,10 @@ SEC("iter/task")
 int sb_tasks(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
+	struct task_struct *loader = bpf_get_current_task_btf();
 	struct sb_task entry = {};
 
+	control.loader_level = BPF_CORE_READ(loader, thread_pid, level);
 	if (!task || task->pid != task->tgid)
 		return 0;
 	entry.tgid = task->tgid;
@@ -192,6 +194,7 @@ int sb_tasks(struct bpf_iter__task *ctx)
 	entry.kernel_thread = !!(task->flags & PF_KTHREAD);
 	entry.start_time = task->start_boottime;
 	entry.in_cgroup = sb_in_cgroup(task);
+	entry.ended = BPF_CORE_READ(task, signal, live.counter) == 0;
 	BPF_CORE_READ_INTO(&entry.comm, task, comm);
 	bpf_seq_write(ctx->meta->seq, &entry, sizeof(entry));
 	return 0;

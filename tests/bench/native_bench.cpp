@@ -155,22 +155,27 @@ void cost_per_hit(const std::string& path) {
                           {"mov", {}, {}, {}},
                           {"leaf", {}, {}, {}}};
     Target target(path);
-    for (int round = 0; round < 5; ++round) {
+    std::string ours, theirs;
+    for (const Row& row : rows) {
+        ours += "+exe:bench_" + row.name + " delay=0ns\n";
+        theirs += "uprobe:" + path + ":bench_" + row.name + " { @" + row.name + " = count(); }\n";
+    }
+    const auto measure = [&](Sample Row::*side, long calls) {
         for (Row& row : rows) {
-            row.plain.values.push_back(target.calls(row.name, 200000));
-            {
-                auto session = attach(target.pid(), "+exe:bench_" + row.name + " delay=0ns\n");
-                settle(*session);
-                target.calls(row.name, 1000);
-                row.ours.values.push_back(target.calls(row.name, 20000));
-            }
-            {
-                const Bpftrace other(
-                    "uprobe:" + path + ":bench_" + row.name + " { @calls = count(); }",
-                    target.pid());
-                target.calls(row.name, 1000);
-                row.theirs.values.push_back(target.calls(row.name, 20000));
-            }
+            target.calls(row.name, calls / 20);
+            (row.*side).values.push_back(target.calls(row.name, calls));
+        }
+    };
+    for (int round = 0; round < 7; ++round) {
+        measure(&Row::plain, 200000);
+        {
+            auto session = attach(target.pid(), ours);
+            settle(*session);
+            measure(&Row::ours, 10000);
+        }
+        {
+            const Bpftrace other(theirs, target.pid());
+            measure(&Row::theirs, 10000);
         }
     }
     fmt::print("\nCost of a call with a probe of delay 0, ns\n");

@@ -255,7 +255,7 @@ Result<std::string> watch_session(const SessionArguments& arguments, const std::
     (*control)->detached();
     reporter->final(total, *file, reason ? *reason : "failed");
     if (!reason) return reason;
-    if (total.targets.empty()) {
+    if (total.nothing_matched) {
         return make_error(ErrorKind::kNothingMatched, "no target matched anything");
     }
     if (auto written = output->finish(); !written) return std::move(written).error();

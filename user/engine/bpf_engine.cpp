@@ -48,6 +48,13 @@ T median(std::vector<T> values) {
     return *middle;
 }
 
+// What else the machine does only ever adds to a measured time: the lower quartile is nearest to
+// the undisturbed one.
+double undisturbed(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 4];
+}
+
 // Half the distance between the quartiles.
 double spread(std::vector<double> values) {
     std::sort(values.begin(), values.end());
@@ -160,6 +167,7 @@ Result<std::unique_ptr<BpfEngine>> BpfEngine::load(const Features& features) {
         impl->hit = features.sleepable_uprobe ? skeleton->progs.sb_hit_perf_sleepable
                                               : skeleton->progs.sb_hit_perf;
     bpf_program__set_autoload(impl->hit, true);
+    skeleton->rodata->sb_may_sleep = features.sleepable_uprobe ? 1 : 0;
     if (const int error = delay_bpf__load(skeleton); error != 0)
         return bpf_error("load the BPF programs", error);
 
@@ -243,7 +251,8 @@ Result<std::vector<process::ListedProcess>> BpfEngine::list_processes() {
             std::memcpy(&task, buffer.data() + at, sizeof(task));
             processes.push_back({task.tgid, task.parent_tgid, static_cast<pid_t>(task.pid),
                                  task.start_time, task.kernel_thread != 0, task.in_cgroup != 0,
-                                 std::string(task.comm, strnlen(task.comm, sizeof(task.comm)))});
+                                 std::string(task.comm, strnlen(task.comm, sizeof(task.comm))),
+                                 task.ended != 0});
         }
         std::memmove(buffer.data(), buffer.data() + at, filled - at);
         filled -= at;
@@ -251,21 +260,21 @@ Result<std::vector<process::ListedProcess>> BpfEngine::list_processes() {
     return processes;
 }
 
-Result<void> BpfEngine::add_member(uint32_t tgid, uint64_t roots) {
+Result<bool> BpfEngine::add_member(uint32_t tgid, uint64_t roots) {
     const int map = bpf_map__fd(impl_->skeleton->maps.tree);
     sb_member member{roots};
     if (bpf_map_update_elem(map, &tgid, &member, BPF_NOEXIST) == 0) {
         __atomic_fetch_add(&impl_->state().members, 1, __ATOMIC_RELAXED);
-        return {};
+        return true;
     }
     if (errno != EEXIST) return errno_error("add a process to the tree", errno);
     // It got there by a fork; the bits of both ways count. A process that ends in between must not
     // be brought back: BPF_EXIST.
     if (bpf_map_lookup_elem(map, &tgid, &member) == 0 && (member.roots & roots) != roots) {
         member.roots |= roots;
-        bpf_map_update_elem(map, &tgid, &member, BPF_EXIST);
+        return bpf_map_update_elem(map, &tgid, &member, BPF_EXIST) == 0;
     }
-    return {};
+    return false;
 }
 
 void BpfEngine::remove_member(uint32_t tgid) {
@@ -304,21 +313,7 @@ Result<void> BpfEngine::configure(uint32_t target, const TargetSettings& setting
     if (bpf_map_update_elem(map, &key, zero.data(), BPF_NOEXIST) != 0 && errno != EEXIST)
         return errno_error("make a counter", errno);
 
-    sb_target& entry = impl_->targets[target];
-    const auto store = [](__u64& to, uint64_t value) {
-        __atomic_store_n(&to, value, __ATOMIC_RELAXED);
-    };
-    store(entry.delay_ns, static_cast<uint64_t>(settings.delay.count()));
-    store(entry.every, settings.every);
-    store(entry.root_mask, settings.root_mask);
-    const bool windowed = settings.start.count() > 0 || settings.duration.count() > 0;
-    const uint64_t start = window_origin_ns + static_cast<uint64_t>(settings.start.count());
-    store(entry.start_ns, windowed && window_origin_ns ? start : 0);
-    store(entry.end_ns, window_origin_ns && settings.duration.count() > 0
-                            ? start + static_cast<uint64_t>(settings.duration.count())
-                            : 0);
-    __atomic_store_n(&entry.wide, wide ? 1u : 0u, __ATOMIC_RELAXED);
-    __atomic_store_n(&entry.enabled, settings.enabled ? 1u : 0u, __ATOMIC_RELEASE);
+    write_target(impl_->targets[target], settings, window_origin_ns, wide);
     return {};
 }
 
@@ -451,8 +446,8 @@ uint64_t BpfEngine::lost_members() const { return impl_->state().lost_members; }
 namespace {
 
 // Calls in one measurement, and how often it is repeated for a median.
-constexpr int kFloorCalls = 60;
-constexpr int kFloorBatches = 7;
+constexpr int kFloorCalls = 30;
+constexpr int kFloorBatches = 14;
 constexpr int kAccuracyBatches = 9;
 // Long enough for the spin to be entered, short enough to measure quickly.
 constexpr nanoseconds kCalibrationDelay = std::chrono::microseconds(3);
@@ -463,7 +458,7 @@ constexpr nanoseconds kCalibrationDelay = std::chrono::microseconds(3);
 class BpfEngine::OwnProbe {
   public:
     OwnProbe(BpfEngine& engine, const CalibrationSite& site)
-        : engine_(engine), site_(site), plain_(ns_per_call(site.function, 10 * kFloorCalls)) {}
+        : engine_(engine), site_(site), plain_(plain_cost(site)) {}
     OwnProbe(const OwnProbe&) = delete;
     OwnProbe& operator=(const OwnProbe&) = delete;
     ~OwnProbe() {
@@ -475,7 +470,8 @@ class BpfEngine::OwnProbe {
     }
 
     Result<void> attach() {
-        if (auto added = engine_.add_member(engine_.own_tgid(), 1); !added) return added;
+        if (auto added = engine_.add_member(engine_.own_tgid(), 1); !added)
+            return std::move(added).error();
         std::vector<RefusedProbe> refused;
         const uint64_t offset = own_file_offset(reinterpret_cast<const void*>(site_.function));
         auto links = engine_.attach_narrow("/proc/self/exe", {{kind(), offset, site_.kind}},
@@ -499,6 +495,13 @@ class BpfEngine::OwnProbe {
     uint32_t kind() const { return static_cast<uint32_t>(site_.kind); }
 
   private:
+    static double plain_cost(const CalibrationSite& site) {
+        std::vector<double> costs;
+        for (int batch = 0; batch < kFloorBatches; ++batch)
+            costs.push_back(ns_per_call(site.function, kFloorCalls));
+        return undisturbed(costs);
+    }
+
     BpfEngine& engine_;
     CalibrationSite site_;
     double plain_;
@@ -519,8 +522,8 @@ Result<Floors> BpfEngine::calibrate() {
                                static_cast<double>(kCalibrationDelay.count()));
         }
         const uint32_t kind = probe.kind();
-        control.floor_ns[kind] = static_cast<uint64_t>(std::max(0.0, median(floors)));
-        control.outside_ns[kind] = static_cast<uint64_t>(std::max(0.0, median(outsides)));
+        control.floor_ns[kind] = static_cast<uint64_t>(std::max(0.0, undisturbed(floors)));
+        control.outside_ns[kind] = static_cast<uint64_t>(std::max(0.0, undisturbed(outsides)));
         impl_->floors.by_kind[kind] = nanoseconds(control.floor_ns[kind]);
     }
     // Nothing calls these functions any more: the probes may go while the session begins.

@@ -77,8 +77,8 @@ class BpfEngine {
     Result<std::vector<process::ListedProcess>> list_processes();
     // This program's own PID in the initial namespace.
     uint32_t own_tgid() const;
-    // Adds a process, or bits to one that is there.
-    Result<void> add_member(uint32_t tgid, uint64_t roots);
+    // Adds a process, or bits to one that is there: false when it had them already.
+    Result<bool> add_member(uint32_t tgid, uint64_t roots);
     void remove_member(uint32_t tgid);
     // The member's root bits, 0 when it is none.
     uint64_t member_roots(uint32_t tgid) const;

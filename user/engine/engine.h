@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "abi.h"
 #include "elf/placement.h"
 #include "util/result.h"
 
@@ -47,5 +48,10 @@ struct Probe {
 struct Floors {
     nanoseconds by_kind[3] = {};
 };
+
+// Writes settings into an entry of a table that hooks read meanwhile (bpf/abi.h). Windows are
+// relative to `window_origin_ns` (CLOCK_MONOTONIC); 0: not armed yet, so none.
+void write_target(sb_target& entry, const TargetSettings& settings, uint64_t window_origin_ns,
+                  bool wide);
 
 } // namespace speedbump::engine

@@ -36,11 +36,12 @@ def _speedbump(channel, core, path, build):
                 try:
                     spec = ModuleSpec(name, ExtensionFileLoader(name, place), origin=place)
                     module = _imp.create_dynamic(spec)
+                    module.__spec__ = spec
                     _imp.exec_dynamic(module)
                     break
                 except (ImportError, OSError) as error:
                     module = None
-                    problems.append(str(error))
+                    problems.append(str(error.__cause__ or error))
             if module is None:
                 raise ImportError('; '.join(problems))
             cores.loaded[build] = module

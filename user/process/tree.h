@@ -20,6 +20,7 @@ struct ListedProcess {
     bool kernel_thread = false;
     bool in_cgroup = false;
     std::string command;
+    bool ended = false; // a zombie, or about to be one
 };
 
 // A fork seen while the list was made: the parent at that moment, whoever adopted the child later.

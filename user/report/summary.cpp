@@ -145,7 +145,7 @@ Result<void> judge_matches(const Snapshot& snapshot, const TargetsFile& file,
     std::string message;
     if (policy == session::MissingPolicy::kError && !unmatched.empty()) {
         message = "a line matches nothing (--missing=error)";
-    } else if (snapshot.targets.empty()) {
+    } else if (snapshot.nothing_matched) {
         message = "no target matches anything in these processes";
     } else {
         return {};

@@ -17,6 +17,7 @@
 #include "process/resolver.h"
 #include "session/outsiders.h"
 #include "session/program_files.h"
+#include "session/python_side.h"
 #include "session/reaper.h"
 #include "session/roots.h"
 #include "targets/matcher.h"
@@ -76,6 +77,8 @@ struct Session::Impl {
     std::unique_ptr<engine::BpfEngine> bpf;
     std::unique_ptr<engine::MappingWatch> mappings;
     std::unique_ptr<process::Resolver> resolver;
+    std::unique_ptr<PythonSide> python; // only with Python lines
+    std::map<size_t, uint32_t> target_of_line; // Python targets: line -> index
     Roots roots;
     Fd epoll;
 
@@ -108,6 +111,7 @@ struct Session::Impl {
     // --- beginning
     Result<void> build_tree();
     Result<void> find_targets();
+    Result<void> find_python_targets();
 
     // --- targets and probes
     void take(Member& member, process::Findings&& findings);
@@ -139,6 +143,7 @@ struct Session::Impl {
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Session::~Session() {
+    impl_->python.reset();
     impl_->bpf->arm(false); // ends the delays in flight, for which taking probes out would wait
     std::vector<Links> all;
     for (auto& [key, target_file] : impl_->files) {
@@ -199,6 +204,7 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options,
 
     if (auto built = impl->build_tree(); !built) return std::move(built).error();
     if (auto found = impl->find_targets(); !found) return std::move(found).error();
+    if (auto found = impl->find_python_targets(); !found) return std::move(found).error();
     return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
 
@@ -224,40 +230,47 @@ Result<void> Session::Impl::build_tree() {
 
     std::vector<process::ForkEdge> edges;
     std::vector<engine::TreeEvent> events;
-    std::map<uint32_t, uint64_t> added;
-    for (;;) {
+    std::map<uint32_t, uint64_t> added; // by us, or born as a member
+    // Until nobody is left to add: what forks from then on was a member before.
+    for (bool grew = true; grew;) {
+        for (engine::TreeEvent& event : bpf->drain_events()) {
+            using Type = engine::TreeEvent::Type;
+            if (event.type == Type::kEdge) {
+                edges.push_back({event.parent_tgid, event.tgid});
+                listed->push_back({event.tgid, event.parent_tgid, event.pid, event.start_time,
+                                   false, false, event.command, false});
+                continue;
+            }
+            if (event.type == Type::kFork || event.type == Type::kJoin)
+                added[event.tgid] |= event.roots;
+            events.push_back(std::move(event));
+        }
+        grew = false;
         const auto tree = process::descendants(*listed, edges, roots.bits, options.follow_children,
                                                bpf->own_tgid());
-        bool grew = false;
         for (const auto& [tgid, bits] : tree) {
             uint64_t& have = added[tgid];
             if ((have & bits) == bits) continue;
-            if (auto done = bpf->add_member(tgid, bits); !done) return done;
+            auto done = bpf->add_member(tgid, bits);
+            if (!done) return std::move(done).error();
             have |= bits;
-            grew = true;
+            grew |= *done;
         }
-        for (engine::TreeEvent& event : bpf->drain_events()) {
-            if (event.type == engine::TreeEvent::Type::kEdge) {
-                edges.push_back({event.parent_tgid, event.tgid});
-                listed->push_back({event.tgid, event.parent_tgid, event.pid, event.start_time,
-                                   false, false, event.command});
-                grew = true;
-            } else {
-                events.push_back(std::move(event));
-            }
-        }
-        if (!grew) break;
     }
     bpf->record_edges(false);
 
+    // One that ended before it was added has no exit to come any more.
+    auto alive = bpf->list_processes();
+    if (!alive) return std::move(alive).error();
+    std::set<uint32_t> ended;
+    for (const auto& [tgid, bits] : added) ended.insert(tgid);
+    for (const process::ListedProcess& process : *alive)
+        if (!process.ended) ended.erase(process.tgid);
+    for (const uint32_t tgid : ended) bpf->remove_member(tgid);
+
     for (const process::ListedProcess& process : *listed) {
         const auto bits = added.find(process.tgid);
-        if (bits == added.end()) continue;
-        // One that ended before it was added has no exit to come any more.
-        if (access(("/proc/" + std::to_string(process.pid)).c_str(), F_OK) != 0) {
-            bpf->remove_member(process.tgid);
-            continue;
-        }
+        if (bits == added.end() || ended.contains(process.tgid)) continue;
         members[process.tgid] = {process.tgid, process.pid, process.command, bits->second, true,
                                  {}};
     }
@@ -317,7 +330,45 @@ Result<void> Session::Impl::find_targets() {
     }
     for (auto& [tgid, member] : members)
         if (auto probed = probe_all_files(member); !probed) return probed;
+    // A program that has not started yet can wait until its children are covered as well.
+    if (!options.run_command.empty()) {
+        do advance_scan();
+        while (!scan.files().empty());
+    }
     update_wake();
+    return {};
+}
+
+// A Python target is a line; what functions it names, each interpreter finds out.
+Result<void> Session::Impl::find_python_targets() {
+    auto side = PythonSide::create(file, warn);
+    if (!side) return std::move(side).error();
+    python = std::move(*side);
+    if (!python) return {};
+    for (size_t line = 0; line < file.lines.size(); ++line) {
+        const targets::TargetLine& target_line = file.lines[line];
+        if (target_line.world != targets::World::kPython || target_line.exclude) continue;
+        Target target;
+        target.world = targets::World::kPython;
+        target.line_index = line;
+        target.container = target_line.container.text;
+        target.name = target_line.name.text;
+        describe(target);
+        python->configure(line, target.settings, 0);
+        target_of_line[line] = static_cast<uint32_t>(targets.size());
+        targets.push_back(std::move(target));
+        file_of.push_back({});
+    }
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = python->fd();
+    if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, python->fd(), &event) != 0)
+        return errno_error("epoll_ctl", errno);
+    if (!options.run_command.empty()) return {}; // its interpreter is still to come
+    std::vector<std::pair<pid_t, uint64_t>> processes;
+    for (const auto& [tgid, member] : members)
+        if (member.alive) processes.emplace_back(member.pid, member.roots);
+    python->attach(processes);
     return {};
 }
 
@@ -336,11 +387,15 @@ void Session::Impl::describe(Target& target) const {
     target.settings.root_mask = kSessionRoot;
     if (own.pid) target.settings.root_mask = roots.mask_of_pid.at(*own.pid);
     target.below_floor =
-        target.settings.delay.count() > 0 &&
+        target.world == targets::World::kNative && target.settings.delay.count() > 0 &&
         target.settings.delay < floors.by_kind[static_cast<size_t>(target.site.kind)];
 }
 
 Result<void> Session::Impl::configure(uint32_t index) {
+    if (targets[index].world == targets::World::kPython) {
+        python->configure(targets[index].line_index, targets[index].settings, armed_at_ns);
+        return {};
+    }
     return bpf->configure(index, targets[index].settings, armed_at_ns,
                           files[file_of[index]].wide);
 }
@@ -496,9 +551,10 @@ void Session::Impl::handle(const engine::TreeEvent& event) {
             member = {event.tgid, event.pid, event.command, event.roots, true, {}};
             if (parent != members.end()) member.files = parent->second.files;
             forked_since_scan = true;
-            if (event.type == Type::kJoin)
+            if (event.type == Type::kJoin) {
                 look_at(member);
-            else
+                if (python) python->attach({{member.pid, member.roots}});
+            } else
                 newborn.push_back({event.tgid, Clock::now()});
             break;
         }
@@ -509,6 +565,10 @@ void Session::Impl::handle(const engine::TreeEvent& event) {
             found->second.files.clear();
             drop_probes(event.tgid); // they went with the old memory
             look_at(found->second);
+            if (python) {
+                python->forget(event.pid);
+                python->attach({{event.pid, found->second.roots}});
+            }
             break;
         }
         case Type::kExit:
@@ -619,8 +679,8 @@ void Session::Impl::update_wake() {
 Clock::duration Session::Impl::longest_sleep() const {
     if (scan.running() || !scan.files().empty()) return milliseconds(0);
     if (!mapped_lately.empty()) return kMappingSettle;
-    if (!newborn.empty()) return kChildGrace;
-    return kTick;
+    const Clock::duration sleep = newborn.empty() ? Clock::duration(kTick) : kChildGrace;
+    return python ? std::min(sleep, python->longest_sleep()) : sleep;
 }
 
 Result<void> Session::run_for(milliseconds timeout, int wake_fd) {
@@ -642,6 +702,7 @@ Result<void> Session::run_for(milliseconds timeout, int wake_fd) {
         if (count < 0 && errno != EINTR) return errno_error("epoll_wait", errno);
         for (const engine::TreeEvent& event : impl_->bpf->drain_events()) impl_->handle(event);
         if (impl_->mappings) impl_->handle_mappings();
+        if (impl_->python) impl_->python->tend();
         impl_->probe_newborns();
         impl_->advance_scan();
         if (impl_->bpf->lost_events() != impl_->lost_events_told) {
@@ -668,9 +729,13 @@ void Session::arm() {
         }
     }
     impl_->bpf->arm(true);
+    if (impl_->python) impl_->python->arm(true);
 }
 
-void Session::pause() { impl_->bpf->arm(false); }
+void Session::pause() {
+    impl_->bpf->arm(false);
+    if (impl_->python) impl_->python->arm(false);
+}
 void Session::resume() { arm(); }
 
 size_t Session::set(const std::string& pattern, const targets::Options& change) {
@@ -689,7 +754,7 @@ size_t Session::set(const std::string& pattern, const targets::Options& change) 
         if (change.start) settings.start = *change.start;
         if (change.duration) settings.duration = *change.duration;
         target.below_floor =
-            settings.delay.count() > 0 &&
+            target.world == targets::World::kNative && settings.delay.count() > 0 &&
             settings.delay < impl_->floors.by_kind[static_cast<size_t>(target.site.kind)];
         if (impl_->configure(index)) ++changed;
     }
@@ -705,6 +770,8 @@ Snapshot Session::snapshot() {
         snapshot.since_armed = nanoseconds(monotonic_ns() - self.armed_at_ns);
     snapshot.armed = self.bpf->armed();
     snapshot.targets = self.targets;
+    snapshot.nothing_matched =
+        self.target_of.empty() && (!self.python || !self.python->ever_attached());
     snapshot.skipped = self.skipped;
     snapshot.unmatched_lines = self.resolver->unmatched_lines();
     snapshot.floors = self.floors;
@@ -736,6 +803,22 @@ Snapshot Session::snapshot() {
         const auto member = self.members.find(key.second);
         if (member != self.members.end()) counts.process = member->second.pid;
         snapshot.counts.push_back(counts);
+    }
+    if (self.python) {
+        snapshot.lost_counts += self.python->lost_counts();
+        for (engine::Counts counts : self.python->read_counts()) {
+            const auto target = self.target_of_line.find(counts.target);
+            if (target == self.target_of_line.end()) continue;
+            counts.target = target->second;
+            snapshot.counts.push_back(counts);
+        }
+        for (const engine::PythonMatch& match : self.python->matches())
+            snapshot.python_matches.push_back(
+                {match.process, match.line, match.module, match.name, match.file});
+        std::erase_if(snapshot.unmatched_lines, [&](size_t line) {
+            return std::any_of(snapshot.python_matches.begin(), snapshot.python_matches.end(),
+                               [line](const auto& match) { return match.line_index == line; });
+        });
     }
     for (const auto& [tgid, member] : self.members)
         snapshot.processes.push_back({member.pid, member.command, member.alive});

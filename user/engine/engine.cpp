@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT
+#include "engine/engine.h"
+
+namespace speedbump::engine {
+
+void write_target(sb_target& entry, const TargetSettings& settings, uint64_t window_origin_ns,
+                  bool wide) {
+    const auto store = [](__u64& to, uint64_t value) {
+        __atomic_store_n(&to, value, __ATOMIC_RELAXED);
+    };
+    const auto start = static_cast<uint64_t>(settings.start.count());
+    const auto duration = static_cast<uint64_t>(settings.duration.count());
+    store(entry.delay_ns, static_cast<uint64_t>(settings.delay.count()));
+    store(entry.every, settings.every);
+    store(entry.root_mask, settings.root_mask);
+    store(entry.start_ns, window_origin_ns && start ? window_origin_ns + start : 0);
+    store(entry.end_ns, window_origin_ns && duration ? window_origin_ns + start + duration : 0);
+    __atomic_store_n(&entry.wide, wide ? 1u : 0u, __ATOMIC_RELAXED);
+    __atomic_store_n(&entry.enabled, settings.enabled ? 1u : 0u, __ATOMIC_RELEASE);
+}
+
+} // namespace speedbump::engine
