@@ -1,0 +1,433 @@
+# SPDX-License-Identifier: MIT
+"""A session from outside: the table, the socket, and the loader's death."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import loader
+import pytest
+
+# Serves the channels that its arguments name, one after the other, and calls f meanwhile. Each
+# line of input is evaluated, the value printed.
+PROGRAM = """
+import importlib.machinery, importlib.util, json, os, sys, threading, time
+path = sys.argv[1]
+spec = importlib.util.spec_from_file_location(
+    "_core", path, loader=importlib.machinery.ExtensionFileLoader("_core", path))
+core = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(core)
+
+def f(): pass
+def g(): pass
+def outer():
+    def inner(): pass
+    return inner
+
+def serve():
+    for fd in sys.argv[2:]:
+        core.serve(int(fd))
+server = threading.Thread(target=serve, daemon=True)
+server.start()
+
+def took(function):
+    begin = time.perf_counter()
+    function()
+    return time.perf_counter() - begin
+
+stop = False
+def loop():
+    while not stop:
+        f()
+def start_loop():
+    threading.Thread(target=loop, daemon=True).start()
+
+def start_child():
+    # Calls f for 2 s; notes how late it was done, and whether its hook is gone.
+    pid = os.fork()
+    if pid:
+        return pid
+    begin = time.monotonic()
+    while time.monotonic() - begin < 2:
+        f()
+        f()
+        f()
+        time.sleep(0.01)
+    with open(f"late.{os.getpid()}", "w") as late:
+        late.write(str(time.monotonic_ns() - int((begin + 2) * 1e9)))
+    tools = getattr(sys, "monitoring", None)
+    hooked = tools and any(tools.get_tool(i) == "speed_bump" for i in range(6))
+    os._exit(1 if hooked else 0)
+
+for line in sys.stdin:
+    try:
+        value = eval(line)
+    except Exception as error:
+        value = repr(error)
+    print(json.dumps(value), flush=True)
+"""
+
+
+class Served:
+    def __init__(self, python, channels):
+        core = next((pathlib.Path(python.package) / "speed_bump").glob("_core*.so"))
+        path = python.file("served.py", PROGRAM)
+        numbers = [channel.other.fileno() for channel in channels]
+        self.process = subprocess.Popen(
+            [python.command, path, str(core), *map(str, numbers)],
+            env=python.environment({"PYTHONPATH": ""}),
+            cwd=python.folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=numbers,
+            text=True,
+        )
+        for channel in channels:
+            channel.other.close()
+
+    def tell(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def hear(self):
+        return json.loads(self.process.stdout.readline())
+
+    def ask(self, line):
+        self.tell(line)
+        return self.hear()
+
+
+@pytest.fixture
+def serve(python):
+    started = []
+
+    def start(count=1):
+        channels = [loader.Channel() for _ in range(count)]
+        served = Served(python, channels)
+        started.append(served)
+        return served, channels
+
+    yield start
+    for served in started:
+        if served.process.poll() is None:
+            served.process.stdin.close()
+            try:
+                served.process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                served.process.kill()
+                pytest.fail("the served program hung at its end")
+        assert served.process.returncode in (0, -signal.SIGKILL)
+
+
+TEXT = "__main__:f\n__main__:outer.<locals>.inner\n!*:g\n+/bin/ls:main\n"
+
+
+def wait_for(condition, timeout=10.0):
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, "did not happen in time"
+        time.sleep(0.002)
+
+
+def test_session_from_begin_to_gone(python, serve):
+    served, (channel,) = serve()
+    table = loader.Table(4)
+    table.set_target(0, 200_000_000)
+    table.set_target(1, 0)
+    ready = channel.begin(table, TEXT, lines=[0, 1])
+    assert ready["op"] == "ready" and ready["inherited"] is False and ready["warnings"] == []
+    assert ready["version"].startswith(".".join(map(str, python.version)))
+    assert 0 <= ready["overhead_ns"] < 2000
+    found = {(entry["line"], entry["module"], entry["name"]) for entry in ready["matched"]}
+    assert found == {(0, "__main__", "f"), (1, "__main__", "outer.<locals>.inner")}
+    assert ready["matched"][0]["file"].endswith("served.py")
+
+    assert served.ask("took(f)") < 0.2 and table.hits() == 0  # not armed
+    table.arm()
+    assert served.ask("took(f)") >= 0.2
+    served.ask("outer()()")
+    hits, delays, requested, measured = table.counts(0)[served.ask("os.getpid()")]
+    assert (hits, delays, requested) == (1, 1, 200_000_000) and measured >= requested
+    assert table.hits(1) == 1
+
+    channel.send({"op": "detach"})
+    assert channel.receive() == {"op": "gone", "reason": "detach"}
+    assert channel.receive() == {}
+    assert served.ask("took(f)") < 0.2 and table.hits() == 1
+
+
+def test_functions_found_later_are_told(serve):
+    served, (channel,) = serve()
+    table = loader.Table(1)
+    assert channel.begin(table, "late:*\n")["matched"] == []
+    table.arm()
+    served.ask("exec('def new(): pass\\nnew()', {'__name__': 'late'})")
+    names = []
+    while len(names) < 2:
+        message = channel.receive()
+        assert message["op"] == "matched"
+        names += [entry["name"] for entry in message["matched"]]
+    assert sorted(names) == ["<module>", "new"]
+
+
+def test_many_matches_come_in_packets(serve):
+    served, (channel,) = serve()
+    served.ask("exec('for i in range(500): exec(f\"def n{i}(): pass\", globals())')")
+    table = loader.Table(1)
+    message = channel.begin(table, "__main__:n[0-9]*\n")
+    names = [entry["name"] for entry in message["matched"]]
+    while len(names) < 500:
+        names += [entry["name"] for entry in channel.receive()["matched"]]
+    assert sorted(names) == sorted(f"n{i}" for i in range(500))
+
+
+def test_table_acts_at_once_also_on_a_delay_in_flight(serve):
+    served, (channel,) = serve()
+    table = loader.Table(1)
+    table.set_target(0, 9_000_000_000)
+    channel.begin(table, "__main__:f\n")
+    for end in (
+        lambda: table.arm(False),
+        lambda: table.set_target(0, 1_000_000),
+        lambda: table.set_target(0, 9_000_000_000, enabled=0),
+    ):
+        table.set_target(0, 9_000_000_000)
+        table.arm()
+        hits = table.hits()
+        served.tell("took(f)")
+        wait_for(lambda: table.hits() > hits)
+        time.sleep(0.05)
+        end()
+        assert 0.04 < served.hear() < 2
+    table.set_target(0, 200_000_000, every=3)
+    assert [served.ask("took(f)") >= 0.2 for _ in range(6)].count(True) == 2
+    for settings in (
+        {"root_mask": 0}, {"end_ns": 1}, {"start_ns": time.monotonic_ns() + 10**11}
+    ):
+        table.set_target(0, 200_000_000, **settings)
+        assert served.ask("took(f)") < 0.2
+
+
+def test_roots(serve):
+    served, (channel,) = serve()
+    table = loader.Table(1)
+    channel.begin(table, "__main__:f\n", roots=6)
+    table.arm()
+    table.set_target(0, 200_000_000, root_mask=1)
+    assert served.ask("took(f)") < 0.2
+    table.set_target(0, 200_000_000, root_mask=3)
+    assert served.ask("took(f)") >= 0.2
+
+
+def test_hang_up_ends_the_delay_in_flight(serve):
+    served, (channel,) = serve()
+    table = loader.Table(1)
+    table.set_target(0, 9_000_000_000)
+    channel.begin(table, "__main__:f\n")
+    table.arm()
+    served.tell("took(f)")
+    wait_for(lambda: table.hits() > 0)
+    channel.close()
+    assert served.hear() < 2
+    served.ask("server.join(5)")
+    hits = table.hits()
+    assert served.ask("took(f)") < 2 and table.hits() == hits
+
+
+OWNER = """
+import os, sys, time
+sys.path.insert(0, sys.argv[1])
+import loader
+table = loader.Table(1)
+table.set_target(0, int(sys.argv[3]))
+table.own()
+channel = loader.Channel()
+import socket
+channel.socket.close()
+channel.socket = socket.socket(fileno=int(sys.argv[2]))
+channel.socket.settimeout(30)
+assert channel.begin(table, "__main__:f\\n")["op"] == "ready"
+table.arm()
+print(table.fd, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("delay_ns", [1000, 10_000_000_000])
+def test_killed_loader_ends_delays_in_children_too(python, serve, delay_ns):
+    served, (channel,) = serve()
+    number = channel.socket.fileno()
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, os.path.dirname(loader.__file__), str(number),
+         str(delay_ns)],
+        pass_fds=[number], stdout=subprocess.PIPE, text=True,
+    )
+    channel.close()
+    assert owner.stdout.readline()
+    # Children without a socket, and the served program itself; each in a delay or between two.
+    children = [served.ask("start_child()") for _ in range(2)]
+    served.tell("took(lambda: [f() for _ in range(3)])")
+    time.sleep(0.2)
+    owner.kill()
+    owner.wait()
+    died = time.monotonic()
+    served.hear()
+    for child in children:
+        assert served.ask(f"os.waitpid({child}, 0)[1]") == 0
+    assert time.monotonic() - died < 5
+    assert all(int(path.read_text()) < 1e9 for path in python.folder.glob("late.*"))
+    assert len(list(python.folder.glob("late.*"))) == 2
+
+
+def test_program_that_ends_says_so(serve):
+    served, (channel,) = serve()
+    table = loader.Table(1)
+    table.set_target(0, 1000)
+    channel.begin(table, "__main__:f\n")
+    table.arm()
+    served.ask("start_loop()")
+    served.process.stdin.close()
+    assert served.process.wait(timeout=30) == 0
+    assert channel.receive() == {"op": "gone", "reason": "exit"}
+
+
+def test_forked_child_goes_on_and_can_be_served_again(serve):
+    served, (first, second) = serve(2)
+    table = loader.Table(1)
+    table.set_target(0, 1000)
+    first.begin(table, "__main__:f\n")
+    table.arm()
+    parent = served.ask("os.getpid()")
+    served.ask("f()")
+    child = served.ask(
+        "(lambda pid: pid or ([f() for _ in range(3)], core.serve(int(sys.argv[3])), f(),"
+        " os._exit(0)))(os.fork())"
+    )
+    ready = second.begin(table, "__main__:f\n")
+    assert ready["op"] == "ready" and ready["inherited"] is True and ready["pid"] == child
+    counts = table.counts(0)
+    assert counts[parent][:2] == (1, 1) and counts[child][:2] == (3, 3)
+    second.send({"op": "detach"})
+    assert second.receive()["op"] == "gone"
+    assert served.ask(f"os.waitpid({child}, 0)[1]") == 0
+    assert table.counts(0)[child][0] == 3  # the child's last call came after its detach
+    served.ask("f()")
+    assert table.counts(0)[parent][0] == 2
+    assert first.socket is not None
+    first.send({"op": "detach"})
+    assert first.receive()["op"] == "gone"
+
+
+def test_closed_table_removes_hooks_without_a_socket(python, serve):
+    served, (channel,) = serve()
+    table = loader.Table(1)
+    table.set_target(0, 1000)
+    channel.begin(table, "__main__:f\n")
+    table.arm()
+    tools = "[sys.monitoring.get_tool(i) for i in range(6)].count('speed_bump')"
+    if python.version < (3, 12):
+        tools = "0"
+    served.tell(
+        f"(lambda pid: os.waitpid(pid, 0)[1] if pid else (f(), time.sleep(0.3), f(),"
+        f" os._exit({tools})))(os.fork())"
+    )
+    wait_for(lambda: table.hits() == 1)
+    table.close()
+    assert served.hear() == 0
+    assert table.hits() == 1
+
+
+def test_attach_and_detach_many_times(serve):
+    served, channels = serve(100)
+    served.ask("start_loop()")
+    table = loader.Table(1)
+    table.set_target(0, 1000)
+    table.arm()
+    for channel in channels:
+        before = table.hits()
+        assert channel.begin(table, "__main__:f\n")["op"] == "ready"
+        wait_for(lambda: table.hits() > before)
+        channel.send({"op": "detach"})
+        message = channel.receive()
+        while message["op"] == "matched":
+            message = channel.receive()
+        assert message["op"] == "gone"
+        channel.close()
+    # The slots of one process are used again, not one a session.
+    assert len([1 for pid in table.counts(0)]) == 1
+    served.ask("globals().update(stop=True)")
+
+
+def test_refusals(serve):
+    served, channels = serve(9)
+    table = loader.Table(1)
+
+    def refused(channel, *arguments, **options):
+        message = channel.begin(*arguments, **options)
+        assert message["op"] == "refused" and channel.receive() == {}
+        return message["reason"]
+
+    assert "no_colon" in refused(channels[0], table, "no_colon\n")
+    assert "name" in refused(channels[1], table, "m:f\n", session="")
+    small = loader.Table(1)
+    assert "fewer targets" in refused(channels[2], small, "m:f\nm:g\n")
+    damaged = loader.Table(1)
+    damaged.memory[84:88] = b"\xff\xff\xff\xff"
+    assert "damaged" in refused(channels[3], damaged, "m:f\n")
+    channels[4].send({"op": "begin", "session": "x", "targets": "m:f\n"})
+    assert channels[4].receive()["op"] == "refused"
+    channels[5].send(b"\x00nonsense")
+    assert channels[5].receive()["op"] == "refused"
+    channels[6].send(b'{"op": 5}')
+    assert channels[6].receive() == {}
+    channels[7].close()
+    assert channels[8].begin(table, "__main__:f\n")["op"] == "ready"
+
+
+def test_second_session_is_refused(serve):
+    served, (first, second) = serve(2)
+    table = loader.Table(1)
+    assert first.begin(table, "__main__:f\n")["op"] == "ready"
+    served.tell("threading.Thread(target=core.serve, args=(int(sys.argv[3]),)).start()")
+    message = second.begin(table, "__main__:f\n", session="another")
+    assert message["op"] == "refused" and "another session" in message["reason"]
+    served.hear()
+    first.send({"op": "detach"})
+    assert first.receive()["op"] == "gone"
+
+
+def test_long_targets_come_in_a_file(serve):
+    served, (channel,) = serve()
+    text = "".join(f"module{i}:function\n" for i in range(20000)) + "__main__:f\n"
+    fd = os.memfd_create("targets")
+    os.write(fd, text.encode())
+    table = loader.Table(20001, slot_count=2)
+    channel.send({"op": "begin", "session": "s", "lines": list(range(19990, 20001))}, table.fd, fd)
+    assert [entry["line"] for entry in channel.receive()["matched"]] == [20000]
+
+
+def test_subinterpreters_are_hooked(python, serve):
+    served, (channel,) = serve()
+    module = "_interpreters" if python.version >= (3, 13) else "_xxsubinterpreters"
+    served.ask(f"globals().update(i=__import__({module!r}))")
+    run = "i.exec" if python.version >= (3, 13) else "i.run_string"
+    served.ask("globals().update(id=i.create())")
+    served.ask(f"{run}(id, 'def h(): pass')")
+    table = loader.Table(1)
+    ready = channel.begin(table, "__main__:h\n")
+    assert ready["warnings"] == [] and [m["name"] for m in ready["matched"]] == ["h"]
+    table.set_target(0, 1000)
+    table.arm()
+    served.ask(f"{run}(id, 'h(); h()')")
+    assert table.hits() == 2
+    channel.send({"op": "detach"})
+    assert channel.receive()["op"] == "gone"
+    served.ask(f"{run}(id, 'h()')")
+    assert table.hits() == 2
+    served.ask("i.destroy(id)")
