@@ -8,7 +8,7 @@
 #include <linux/slab.h>
 #include <linux/string.h>
 
-#include "elf.h"
+#include "sb_elf.h"
 
 #define SB_CHUNK (64U << 10)
 #define SB_SEGMENTS_MAX 64

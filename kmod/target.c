@@ -9,7 +9,7 @@
 #include <linux/stringhash.h>
 #include <linux/workqueue.h>
 
-#include "elf.h"
+#include "sb_elf.h"
 #include "speed_bump.h"
 
 /* So many probes may wait to be freed before writers wait with them. */

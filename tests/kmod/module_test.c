@@ -566,8 +566,8 @@ static void delays_are_held(void) {
             unsigned long long measured = after.measured_ns - before.measured_ns;
             CHECK(measured >= delay * calls && measured <= all, "%llu of %llu", measured,
                   (unsigned long long)all);
-            /* the machine is emulated and shared: the best call tells */
-            CHECK(best < delay + delay / 20 + 2 * MILLISECOND, "%llu: %llu", delay,
+            /* the machine is emulated and shared: even the best of long calls is interrupted */
+            CHECK(best < delay + delay / 2 + 20 * MILLISECOND, "%llu: %llu", delay,
                   (unsigned long long)best);
             command("=%s 0", name);
         }
@@ -772,8 +772,8 @@ static void make_daemon_later(void) {
     while (!atomic_load(&shared->go)) usleep(200);
     atomic_store(&shared->go, 0);
     if (!fork()) {
+        const pid_t parent = getpid();
         if (!fork()) {
-            pid_t parent = getppid();
             while (getppid() == parent) usleep(200); /* until it is an orphan */
             if (!fork()) {
                 call_once_on_go();
@@ -989,9 +989,9 @@ static void kernel_helpers_are_no_loop(void) {
 /* The end of a spin */
 
 /* Begins a delay of 10 s in a child, ends it, and gives the time from `end` to the child's return. */
-static uint64_t cut_short(int (*end)(pid_t pid)) {
+static uint64_t cut_short(int (*end)(pid_t pid), uint64_t enough) {
     uint64_t best = ~0ull;
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 40 && best > enough; i++) {
         clean();
         CHECK(command("+" WORK " 10000000000") == 0 && enable(true) == 0);
         pid_t pid = spawn(call_once_on_go);
@@ -1048,7 +1048,8 @@ static void spins_end_early(void) {
                 {"remove", end_by_remove},
                 {"disable and enable", end_by_toggle}};
     for (size_t i = 0; i < sizeof(ways) / sizeof(*ways); i++) {
-        uint64_t took = cut_short(ways[i].end), other = i ? 0 : cost_of_a_kill();
+        uint64_t other = i ? 0 : cost_of_a_kill();
+        uint64_t took = cut_short(ways[i].end, other + MILLISECOND);
         took = took > other ? took - other : 0;
         printf("  %s ends a delay of 10 s in %llu us\n", ways[i].name,
                (unsigned long long)took / 1000);
@@ -1319,7 +1320,7 @@ static void unload_under_load(void) {
         uint64_t start = now_ns();
         int error = unload_module();
         CHECK(error == 0, "%d", error);
-        CHECK(now_ns() - start < 5 * SECOND);
+        CHECK(now_ns() - start < 20 * SECOND);
         CHECK(access(SYSFS "stats", F_OK) != 0);
         CHECK(load_module("") == 0);
     }
@@ -1472,6 +1473,79 @@ static void use_leaks_nothing(void) {
     CHECK(after < before + 256 + rounds / 10);
 }
 
+/* sbctl */
+
+/* Runs sbctl; its exit status, and what it printed. */
+static int sbctl(const char *arguments, char *output, size_t space) {
+    char line[1024];
+    snprintf(line, sizeof(line), "/bin/sbctl %s 2>&1", arguments);
+    fflush(stdout);
+    FILE *pipe = popen(line, "r");
+    size_t length = pipe ? fread(output, 1, space - 1, pipe) : 0;
+    output[length] = '\0';
+    int status = pipe ? pclose(pipe) : -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void sbctl_speaks(void) {
+    static const struct {
+        const char *arguments;
+        int status;
+        const char *says;
+    } cases[] = {
+        {"--help", 0, "Examples:"},
+        {"", 2, ""},
+        {"nonsense", 2, ""},
+        {"add", 2, ""},
+        {"add " WORK " 5minutes", 2, "no known unit"},
+        {"add " WORK " 5us --pid=-1", 2, ""},
+        {"add " WORK " 20us", 0, ""},
+        {"add " WORK " 20us", 1, "is there already"},
+        {"add " SELF ":stepped_work --pid=1", 0, ""},
+        {"add /no/such:f", 1, "no such file"},
+        {"add /dev/null:f", 1, "not a program"},
+        {"add '/a b:f 5'", 1, "malformed"},
+        {"add nonsense", 1, "malformed"},
+        {"add " SELF ":f 11s", 1, "over 10 s"},
+        {"update " WORK " 30us --pid=1", 0, ""},
+        {"update " WORK, 2, ""},
+        {"delay 7us", 0, ""},
+        {"enable", 0, ""},
+        {"status", 0, "enabled:        yes\ntargets:        2 of 64\n"},
+        {"list", 0, WORK "                30us             0"},
+        {"list --json", 0, "\"schema\": \"speedbump/sbctl-list/1\""},
+        {"list --json", 0, "\"delay_ns\": 7000"},
+        {"status --json", 0, "\"default_delay_ns\": 7000"},
+        {"disable", 0, ""},
+        {"remove " WORK, 0, ""},
+        {"remove " WORK, 1, "no such target"},
+        {"remove '*'", 1, "malformed"},
+        {"list", 0, "stepped_work"},
+        {"clear", 0, ""},
+        {"status", 0, "targets:        0 of 64"},
+    };
+    char output[4096], symbol[200];
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        int status = sbctl(cases[i].arguments, output, sizeof(output));
+        CHECK(status == cases[i].status && strstr(output, cases[i].says), "sbctl %s: %d %s",
+              cases[i].arguments, status, output);
+    }
+    memset(symbol, 's', sizeof(symbol));
+    snprintf(symbol + 150, 2, "%s", "");
+    char arguments[400];
+    snprintf(arguments, sizeof(arguments), "add %s:%s", SELF, symbol);
+    CHECK(sbctl(arguments, output, sizeof(output)) == 1 && strstr(output, "longer than"), "%s",
+          output);
+    CHECK(unload_module() == 0);
+    CHECK(sbctl("list", output, sizeof(output)) == 1 && strstr(output, "is not loaded"), "%s",
+          output);
+    CHECK(load_module("max_targets=1") == 0);
+    CHECK(sbctl("add " WORK, output, sizeof(output)) == 0, "%s", output);
+    CHECK(sbctl("add " SELF ":stepped_work", output, sizeof(output)) == 1 &&
+              strstr(output, "limit of targets"), "%s", output);
+    CHECK(unload_module() == 0 && load_module("") == 0);
+}
+
 /* Cost */
 
 static double per_call_ns(void (*function)(void), unsigned calls) {
@@ -1487,6 +1561,9 @@ static double per_call_ns(void (*function)(void), unsigned calls) {
 }
 
 static void cost_of_a_hit(void) {
+    /* Recording names of tasks would patch the scheduler's code while it runs, and an emulator that
+     * runs processors in parallel may still execute the breakpoint of such a patch afterwards. */
+    put("/sys/kernel/tracing/options/record-cmd", "0", 1);
     static const struct {
         const char *name, *kind;
         void (*function)(void);
@@ -1537,11 +1614,11 @@ static const struct {
     TEST(a_spin_shares_its_cpu), TEST(the_list_is_whole_lines), TEST(many_targets),
     TEST(targets_die_with_their_owner), TEST(unmounting), TEST(overlay), TEST(unload_under_load),
     TEST(churn_under_load), TEST(bad_input_leaks_nothing), TEST(use_leaks_nothing),
-    TEST(cost_of_a_hit),
+    TEST(sbctl_speaks), TEST(cost_of_a_hit),
 };
 
 int main(int argc, char **argv) {
-    int passed = 0, failed = 0;
+    int passed = 0, failed = 0, skipped = 0;
     const int total = (int)(sizeof(tests) / sizeof(*tests));
     full_counts = getenv("SB_FULL") && !strcmp(getenv("SB_FULL"), "1");
     untouched_byte = work_byte();
@@ -1556,6 +1633,11 @@ int main(int argc, char **argv) {
         for (int name = 1; name < argc; name++)
             wanted = wanted || !strncmp(tests[i].name, argv[name], strlen(argv[name]));
         if (!wanted) continue;
+        if (tests[i].run == sbctl_speaks && access("/bin/sbctl", X_OK)) {
+            printf("SKIP %s: no sbctl was given\n", tests[i].name);
+            skipped++;
+            continue;
+        }
         failures = 0;
         clean();
         uint64_t start = now_ns();
@@ -1571,6 +1653,6 @@ int main(int argc, char **argv) {
         printf("FAIL the module can't be unloaded: %s\n", strerror(error));
         failed++;
     }
-    printf("%d passed, %d failed, %d skipped\n", passed, failed, argc < 2 ? 0 : total - passed - failed);
+    printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed ? 1 : 0;
 }

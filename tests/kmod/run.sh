@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 # Builds the module for one of the distribution's kernels and runs its tests in a machine of it.
 # usage: run.sh KERNEL OUT [TEST...]     KERNEL as for scripts/vm.sh; OUT: folder to build in
+# SB_SBCTL names the sbctl to test (skipped without).
 # SB_FULL=1 for the full counts of the long tests. Status 77: skipped, with the reason.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -42,6 +43,7 @@ adds=()
 for program in module_test victim_pie victim_fixed victim_stripped; do
     adds+=(--add "$out/$program:/bin/")
 done
+[ -z "${SB_SBCTL:-}" ] || adds+=(--add "$SB_SBCTL:/bin/sbctl")
 exec "$root/scripts/vm.sh" "$kernel" --module overlay --memory 2048 \
     --timeout "${SB_TIMEOUT:-300}" --log "$out/console.log" "${adds[@]}" \
     --add "$out/libvictim.so:/lib/" --add "$out/libvictim_stripped.so:/lib/" \
