@@ -103,7 +103,7 @@ bool fork_child(const std::string& socket) {
     return false;
 }
 
-// In the child, which a process that has ended (or serves a PID namespace) has born: true.
+// In the child: true. Its parent has ended, or, with a PID namespace of its own, waits for it.
 bool fork_grandchild(const std::string& socket, bool new_namespace) {
     int ends[2];
     if (pipe(ends) != 0) fail("pipe");
@@ -118,13 +118,14 @@ bool fork_grandchild(const std::string& socket, bool new_namespace) {
             return true;
         }
         if (write(ends[1], &pid, sizeof(pid)) != sizeof(pid)) _exit(1);
+        if (new_namespace) waitpid(pid, nullptr, 0);
         _exit(0);
     }
     pid_t pid = 0;
     if (read(ends[0], &pid, sizeof(pid)) != sizeof(pid)) fail("read");
     close(ends[0]);
     close(ends[1]);
-    waitpid(middle, nullptr, 0);
+    if (!new_namespace) waitpid(middle, nullptr, 0);
     answer(std::to_string(pid));
     return false;
 }

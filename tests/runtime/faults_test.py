@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: MIT
+"""Bad input, missing rights, hosts that cannot, and targets that go away at the wrong moment."""
+
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import time
+
+from harness import (
+    LIBRARY, MS, PUPPET, SPEEDBUMP, Run, Session, Skip, changed_bytes, expect_slowed, main, need,
+    scratch, start_puppet, targets_file, wait_for,
+)
+
+PUSH = targets_file("+exe:work_push delay=1ms")
+FAILED, USAGE, NOTHING, PERMISSION, HOST = 1, 2, 3, 4, 5
+
+
+def attach(pid: int | str, targets: str = PUSH, **options) -> Run:
+    return Run("attach", "--json", "--duration=200ms", "--pid", str(pid), targets, **options)
+
+
+def expect(done: Run, status: int, *words: str) -> None:
+    assert done.status == status, f"not {status}: {done}"
+    for word in words:
+        assert word in done.err, f"no {word!r} in: {done}"
+
+
+def unused_pid() -> int:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+# --- processes
+
+
+def test_no_such_process() -> None:
+    pid = unused_pid()
+    expect(attach(pid), FAILED, str(pid), "no such process")
+
+
+def test_pid_that_is_no_pid() -> None:
+    for text in ("0", "-1", "x", "99999999999999999999", ""):
+        expect(attach(text), USAGE)
+
+
+def test_process_that_ends_between_look_up_and_attach() -> None:
+    """Ended at any moment of the attach: an answer each time, no crash, no hang."""
+    random.seed(2)
+    for _ in range(20):
+        target = start_puppet()
+        loader = subprocess.Popen(
+            [SPEEDBUMP, "attach", "-q", "--pid", str(target.pid), PUSH],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        time.sleep(random.uniform(0, 0.5))
+        target.kill()
+        out, err = loader.communicate(timeout=20)
+        assert loader.returncode in (0, FAILED, NOTHING), (loader.returncode, out, err)
+        if loader.returncode == FAILED:
+            assert "process" in err, err
+
+
+def test_kernel_thread() -> None:
+    kernel_thread = 2
+    if "kthreadd" not in pathlib.Path("/proc/2/comm").read_text():
+        raise Skip("kernel threads are not visible here")
+    expect(attach(kernel_thread), FAILED, "kernel thread")
+
+
+def test_zombie() -> None:
+    process = subprocess.Popen(["true"])
+    wait_for(lambda: "State:\tZ" in pathlib.Path(f"/proc/{process.pid}/status").read_text(), 5,
+             "a zombie")
+    expect(attach(process.pid), FAILED, "zombie")
+    process.wait()
+
+
+def test_a_thread_is_no_process() -> None:
+    target = start_puppet()
+    target.send("threads 2 work_push 1000000000")
+    tasks = pathlib.Path(f"/proc/{target.pid}/task")
+    wait_for(lambda: len(list(tasks.iterdir())) == 3, 5, "threads")
+    thread = next(int(task.name) for task in tasks.iterdir() if int(task.name) != target.pid)
+    expect(attach(thread), FAILED, "thread", str(target.pid))
+    target.kill()
+
+
+def test_init_is_a_tree_like_any_other() -> None:
+    """PID 1 and all its descendants, but never speedbump itself, and nobody comes to harm."""
+    target = start_puppet()
+    with Session(f"+{PUPPET}:work_push delay=1ms", pid=1) as session:
+        # A puppet whose forefathers ended is a child of PID 1, or of a subreaper below it.
+        expect_slowed(target, "work_push", MS)
+        pids = [one["pid"] for one in session.matched["processes"]]
+        assert 1 in pids and target.pid in pids and session.process.pid not in pids
+        session.stop()
+    os.kill(1, 0)
+
+
+def test_speedbump_itself() -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "{SPEEDBUMP}" attach --pid $$ "{PUSH}"'], capture_output=True,
+        text=True, timeout=20,
+    )
+    assert done.returncode == USAGE and "itself" in done.stderr, done
+
+
+def test_tree_that_holds_speedbump_leaves_it_out() -> None:
+    with Session(f"+{SPEEDBUMP}:main delay=1ms\n+libc.so.6:read delay=1us", "--missing=ignore",
+                 pid=os.getpid()) as session:
+        assert session.process.pid not in [
+            one["pid"] for one in session.matched["processes"]
+        ]
+
+
+def test_target_exits_while_attached() -> None:
+    target = start_puppet()
+    session = Session("+exe:work_push delay=1us", pid=target.pid)
+    target.call("work_push", 7)
+    target.end()
+    final = session.wait()
+    assert final["reason"] == "processes-ended" and final["all"]["calls"] == 7
+
+
+def test_target_execs_another_program_while_attached() -> None:
+    target = start_puppet()
+    with Session("+exe:work_push delay=1us", pid=target.pid) as session:
+        target.call("work_push", 7)
+        target.send("exec /bin/true")
+        assert target.process.wait(timeout=10) == 0
+        assert session.wait()["all"]["calls"] == 7
+
+
+def test_target_execs_during_attach() -> None:
+    random.seed(3)
+    for _ in range(6):
+        target = start_puppet()
+        loader = subprocess.Popen(
+            [SPEEDBUMP, "attach", "-q", "--duration=1500ms", "--pid", str(target.pid), PUSH],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        time.sleep(random.uniform(0, 0.5))
+        target.exec(PUPPET)
+        spent = target.ask(f"first work_push {int(0.9 * MS)} 5000")
+        assert spent.isdigit(), "the new program is not slowed"
+        _, err = loader.communicate(timeout=20)
+        assert loader.returncode == 0, err
+        target.end()
+
+
+# --- rights
+
+
+def _as_nobody(*capabilities: str) -> list[str]:
+    """A command that execs another as user nobody with these capabilities."""
+    wanted = ",".join(f"+{name}" for name in capabilities)
+    before = [need("setpriv"), "--reuid=65534", "--regid=65534", "--clear-groups"]
+    if wanted:
+        before += [f"--inh-caps=-all,{wanted}", f"--ambient-caps=-all,{wanted}",
+                   f"--bounding-set=-all,{wanted}"]
+    else:
+        before += ["--inh-caps=-all", "--bounding-set=-all"]
+    return before
+
+
+def _readable_speedbump() -> str:
+    """A copy of the tool where anybody can run it."""
+    copy = scratch() / "speedbump"
+    shutil.copy(SPEEDBUMP, copy)
+    copy.chmod(0o755)
+    return str(copy)
+
+
+def _attach_as(before: list[str], pid: int) -> subprocess.CompletedProcess:
+    targets = targets_file("+exe:work_push delay=1ms")
+    os.chmod(targets, 0o644)
+    return subprocess.run(
+        [*before, _readable_speedbump(), "attach", "--json", "--duration=200ms", "--pid",
+         str(pid), targets], capture_output=True, text=True, timeout=30,
+    )
+
+
+def test_each_missing_capability_is_named() -> None:
+    needed = ("bpf", "perfmon", "sys_ptrace")
+    target = start_puppet()
+    for missing in needed:
+        done = _attach_as(_as_nobody(*[one for one in needed if one != missing]), target.pid)
+        assert done.returncode == PERMISSION, (missing, done)
+        assert f"CAP_{missing.upper()}" in done.stderr, (missing, done)
+        assert "setcap" in done.stderr, done
+        for other in needed:
+            if other != missing:
+                assert f"CAP_{other.upper()} is missing" not in done.stderr, (missing, done)
+
+
+def test_user_without_rights() -> None:
+    target = start_puppet()
+    done = _attach_as(_as_nobody(), target.pid)
+    assert done.returncode == PERMISSION and "CAP_BPF" in done.stderr, done
+    assert changed_bytes(target.pid) == 0
+
+
+def test_three_capabilities_are_enough() -> None:
+    target = start_puppet()
+    done = _attach_as(_as_nobody("bpf", "perfmon", "sys_ptrace"), target.pid)
+    assert done.returncode == 0, done
+
+
+# --- hosts
+
+
+def test_host_without_type_information() -> None:
+    target = start_puppet()
+    expect(attach(target.pid, without="btf"), HOST, "/sys/kernel/btf/vmlinux")
+
+
+def test_host_without_bpf() -> None:
+    target = start_puppet()
+    expect(attach(target.pid, without="bpf"), HOST, "BPF")
+
+
+def test_host_that_tells_of_no_mappings_says_so() -> None:
+    target = start_puppet()
+    with Session("+exe:work_push delay=1ms", pid=target.pid, without="mmap_events") as session:
+        expect_slowed(target, "work_push", MS)
+        session.stop()
+        assert "loaded later" in "".join(session.warnings), session.warnings
+
+
+def test_doctor_tells_of_what_is_absent() -> None:
+    good = Run("doctor", "--json")
+    states = {one["name"]: one["state"] for one in good.final()["checks"]}
+    assert states["BTF"] == "good" and states["uprobes from BPF"] == "good", states
+    bad = Run("doctor", "--json", without="btf,uprobe_multi,sleepable")
+    states = {one["name"]: one for one in bad.final()["checks"]}
+    assert states["BTF"]["state"] == "bad" and states["BTF"]["remedy"], states
+    assert states["uprobe_multi"]["state"] == "degraded", states
+
+
+def test_kernel_module_that_is_not_there() -> None:
+    if pathlib.Path("/sys/kernel/speed_bump").exists():
+        raise Skip("the kernel module is loaded")
+    target = start_puppet()
+    done = Run("attach", "--engine=kmod", "--pid", str(target.pid), PUSH)
+    expect(done, HOST, "module")
+
+
+# --- targets files
+
+
+def expect_bad_file(path: str, *words: str) -> None:
+    target = start_puppet()
+    expect(attach(target.pid, targets=path), USAGE, *words)
+    assert changed_bytes(target.pid) == 0
+    target.end()
+
+
+def test_missing_file() -> None:
+    expect_bad_file(str(scratch() / "none.txt"), "none.txt")
+
+
+def test_directory_device_and_fifo_are_no_targets_file() -> None:
+    fifo = scratch() / "fifo"
+    os.mkfifo(fifo)
+    for path in (str(scratch()), "/dev/zero", str(fifo)):
+        expect_bad_file(path, "regular file")
+
+
+def test_binary_file() -> None:
+    expect_bad_file(PUPPET, "puppet:1")
+
+
+def test_huge_file_and_huge_line() -> None:
+    expect_bad_file(targets_file(b"# x\n" * (5 << 20)), "16 MiB")
+    expect_bad_file(targets_file(b"+exe:" + b"a" * 5000 + b"\n"), ":1:")
+
+
+def test_hostile_lines_are_all_reported_with_line_and_column() -> None:
+    path = targets_file(
+        b"+exe:work_push\n+exe\n+exe:work_push delay=11s\n+exe:work_nop\0\n"
+        b"+exe:a every=0\n+exe:b delay=1ms delay=2ms\n+exe:[z-a\n:::\n+:\n@nothing=1\n"
+    )
+    target = start_puppet()
+    done = attach(target.pid, targets=path)
+    expect(done, USAGE)
+    for line in (2, 3, 4, 5, 6, 10):
+        assert f"targets.txt:{line}:" in done.err, (line, done)
+    assert "^" in done.err
+
+
+def test_hostile_globs_do_not_take_forever() -> None:
+    target = start_puppet()
+    lines = "".join(f"+exe:{'*a' * 200}{index}*b\n" for index in range(200))
+    start = time.monotonic()
+    done = attach(target.pid, targets=targets_file(lines))
+    assert done.status == NOTHING and time.monotonic() - start < 20, done
+
+
+def test_unreadable_file() -> None:
+    path = targets_file("+exe:work_push\n")
+    os.chmod(path, 0)
+    target = start_puppet()
+    done = subprocess.run(
+        [*_as_nobody("bpf", "perfmon", "sys_ptrace"), _readable_speedbump(), "attach",
+         "--duration=100ms", "--pid", str(target.pid), path],
+        capture_output=True, text=True, timeout=30,
+    )
+    assert done.returncode in (USAGE, PERMISSION) and "Permission denied" in done.stderr, done
+
+
+def test_nothing_matches() -> None:
+    target = start_puppet()
+    path = targets_file("+exe:no_such_function\n")
+    done = attach(target.pid, targets=path)
+    expect(done, NOTHING, "no_such_function")
+    both = targets_file("+exe:no_such_function\n+exe:work_push\n")
+    for policy, status in (("error", NOTHING), ("warn", 0), ("ignore", 0)):
+        done = Run("attach", "--json", "--duration=100ms", f"--missing={policy}", "--pid",
+                   str(target.pid), both)
+        assert done.status == status, (policy, done)
+        assert ("no_such_function" in done.err) == (policy != "ignore"), (policy, done)
+
+
+def test_wrong_usage() -> None:
+    for arguments in ((), ("attach",), ("attach", PUSH), ("no-such-command",),
+                      ("attach", "--pid", "1", "--delay=11s", PUSH),
+                      ("attach", "--pid", "1", "--every=0", PUSH),
+                      ("run", PUSH), ("check",)):
+        done = Run(*arguments)
+        assert done.status == USAGE, (arguments, done)
+
+
+# --- ELF files
+
+
+def test_named_file_that_is_no_elf_or_damaged() -> None:
+    """Said, each in a line; the good file beside it is slowed all the same."""
+    folder = scratch()
+    good = pathlib.Path(LIBRARY).read_bytes()
+    (folder / "text.so").write_text("hello")
+    (folder / "empty.so").write_bytes(b"")
+    (folder / "head.so").write_bytes(good[:40])
+    (folder / "half.so").write_bytes(good[: len(good) // 2])
+    (folder / "wild.so").write_bytes(good[:32] + b"\xff" * 32 + good[64:])
+    target = start_puppet()
+    lines = "".join(f"+{path}:lib_work\n" for path in sorted(folder.iterdir()))
+    with Session(lines + "+exe:work_push delay=1ms\n", pid=target.pid) as session:
+        expect_slowed(target, "work_push", MS)
+        skipped = {pathlib.Path(one["container"]).name for one in session.matched["skipped"]}
+        assert skipped == {"text.so", "empty.so", "head.so", "half.so", "wild.so"}, session.matched
+
+
+def test_check_of_an_executable_that_is_none() -> None:
+    path = scratch() / "plain"
+    path.write_text("hello")
+    done = Run("check", "--exe", str(path), PUSH)
+    assert done.status in (FAILED, NOTHING) and "plain" in done.out + done.err, done
+    done = Run("check", "--exe", "/no/such/file", PUSH)
+    assert done.status == FAILED and "/no/such/file" in done.err, done
+
+
+def test_program_truncated_while_it_runs() -> None:
+    """A process whose file has been cut cannot be read any more; that is said, nothing hangs."""
+    program = scratch() / "cut"
+    shutil.copy(LIBRARY, program)
+    target = start_puppet()
+    target.ask(f"load {program}")
+    os.truncate(program, 100)
+    with Session("+cut:lib_work delay=1ms\n+exe:work_push delay=1ms", pid=target.pid) as session:
+        expect_slowed(target, "work_push", MS)
+        assert any("cut" in one["container"] for one in session.matched["skipped"])
+
+
+if __name__ == "__main__":
+    main(globals())

@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: MIT
+"""What the runtime tests share: programs to slow, sessions that slow them, and a runner.
+
+Times are judged as ratios to the delay that was asked for, never as absolute figures, and what the
+machine's other work can spoil is measured several times (`repeat`).
+"""
+
+import atexit
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+
+SPEEDBUMP = os.environ["SPEEDBUMP_BINARY"]
+PROGRAMS = pathlib.Path(os.environ["SPEEDBUMP_PROGRAMS"])
+PUPPET = str(PROGRAMS / "puppet")
+FORKSTORM = str(PROGRAMS / "forkstorm")
+LIBRARY = str(PROGRAMS / "libslowlib.so")
+NOTHING_RAN = 77
+
+MS = 1_000_000  # ns
+
+_leftovers: list[Callable[[], None]] = []  # of the test that runs
+
+
+class Skip(Exception):
+    """Raised by a test that this host cannot run, with the reason."""
+
+
+def scratch() -> pathlib.Path:
+    """A new folder that goes away when the test program ends."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="speedbump-test-"))
+    folder.chmod(0o755)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def need(program: str) -> str:
+    """The path of a program that the test cannot do without."""
+    path = shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin:/sbin")
+    if path is None:
+        raise Skip(f"{program} is not installed")
+    return path
+
+
+def wait_for(condition: Callable[[], bool], timeout: float, what: str) -> float:
+    """Waits until the condition holds; the seconds that it took."""
+    start = time.monotonic()
+    while not condition():
+        if time.monotonic() - start > timeout:
+            raise AssertionError(f"{what}: not within {timeout} s")
+        time.sleep(0.002)
+    return time.monotonic() - start
+
+
+def repeat(times: int, measure: Callable[[], None]) -> None:
+    """Runs a measurement that other work on the machine can spoil until it passes."""
+    for attempt in range(times):
+        try:
+            measure()
+            return
+        except AssertionError as error:
+            if attempt == times - 1:
+                raise
+            print(f"  again, since: {error}")
+
+
+# --- programs to slow
+
+
+class Puppet:
+    """A tests/programs/puppet process and the line that it hears on."""
+
+    def __init__(self, pid: int, stream, process: subprocess.Popen | None = None):
+        self.pid = pid
+        self.process = process
+        self._stream = stream
+
+    def ask(self, command: str) -> str:
+        self.send(command)
+        return self.hear()
+
+    def send(self, command: str) -> None:
+        self._stream[1].write(command + "\n")
+        self._stream[1].flush()
+
+    def hear(self) -> str:
+        line = self._stream[0].readline().strip()
+        if line.startswith("error"):
+            raise RuntimeError(line)
+        return line
+
+    def call(self, name: str, count: int) -> float:
+        """Calls the function, gives ns per call."""
+        return int(self.ask(f"call {name} {count}")) / count
+
+    def each(self, name: str, count: int, pause_us: int = 0) -> list[int]:
+        """Calls the function, gives the ns of each call."""
+        return [int(word) for word in self.ask(f"each {name} {count} {pause_us}").split()]
+
+    def births(self, count: int, name: str) -> list[int]:
+        """Makes children, gives the ns of the first call of each."""
+        return [int(word) for word in self.ask(f"births {count} {name}").split()]
+
+    def offspring(self, command: str) -> "Puppet":
+        """child, orphan or newpid: another puppet, a descendant of this one."""
+        path = str(scratch() / "s")
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(path)
+        listener.listen()
+        pid = self.ask(f"{command} {path}")
+        connection, _ = listener.accept()
+        listener.close()
+        stream = connection.makefile("r"), connection.makefile("w")
+        child = Puppet(0, stream)
+        _leftovers.append(child.kill)
+        assert child.hear().startswith("ready")
+        # The child's own idea may come from another PID namespace.
+        child.pid = int(pid) if command != "newpid" else _outer_pid(child, int(pid))
+        return child
+
+    def exec(self, path: str) -> None:
+        assert self.ask(f"exec {path}").startswith("ready")
+
+    def end(self) -> int:
+        """Closes its input and gives the exit status."""
+        self._stream[1].close()
+        return self.process.wait(timeout=20)
+
+    def kill(self) -> None:
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+        elif self.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+def _outer_pid(child: Puppet, inner: int) -> int:
+    """The PID here of a puppet in another PID namespace: by the socket it holds."""
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            for line in (entry / "status").read_text().splitlines():
+                numbers = line.split()
+                if line.startswith("NSpid:") and len(numbers) == 3 and int(numbers[2]) == 1:
+                    if os.readlink(entry / "exe").startswith(str(PROGRAMS)):
+                        return int(numbers[1])
+    raise AssertionError(f"no process is {inner} in a PID namespace")
+
+
+def start_puppet(path: str = PUPPET, before: list[str] = [], **options) -> Puppet:
+    """Starts a puppet, `before` being a command that execs it (chroot, setpriv)."""
+    process = subprocess.Popen(
+        [*before, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options
+    )
+    puppet = Puppet(process.pid, (process.stdout, process.stdin), process)
+    _leftovers.append(puppet.kill)
+    line = puppet.hear()
+    assert line.startswith("ready"), f"{path} says {line!r}"
+    return puppet
+
+
+# --- sessions
+
+
+def targets_file(text: str | bytes) -> str:
+    path = scratch() / "targets.txt"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+def environment(without: str = "") -> dict[str, str]:
+    own = dict(os.environ)
+    if without:
+        own["SPEEDBUMP_WITHOUT"] = without
+    return own
+
+
+class Run:
+    """speedbump to its end: exit status and what it wrote."""
+
+    def __init__(self, *arguments: str, before: list[str] = [], timeout: float = 60, without="",
+                 **options):
+        done = subprocess.run(
+            [*before, SPEEDBUMP, *arguments], capture_output=True, text=True, timeout=timeout,
+            errors="replace", env=environment(without), **options,
+        )
+        self.status, self.out, self.err = done.returncode, done.stdout, done.stderr
+
+    def __str__(self) -> str:
+        return f"status {self.status}\nstdout: {self.out}\nstderr: {self.err}"
+
+    def final(self) -> dict:
+        return json.loads(self.out.splitlines()[-1])
+
+
+class Session:
+    """speedbump attach --json, armed when the constructor returns."""
+
+    def __init__(self, targets: str, *arguments: str, pid: int | None = None, without: str = "",
+                 before: list[str] = []):
+        if pid is not None:
+            arguments = ("--pid", str(pid), *arguments)
+        self.documents: list[dict] = []
+        self.process = subprocess.Popen(
+            [*before, SPEEDBUMP, "attach", "--json", "--stats=50ms", *arguments,
+             targets_file(targets)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(without),
+        )
+        _leftovers.append(self.kill)
+        self.warnings: list[str] = []
+        self._readers = [
+            threading.Thread(target=self._read_out, daemon=True),
+            threading.Thread(target=self._read_err, daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+        wait_for(lambda: self._samples() or self.process.poll() is not None, 30, "arming")
+        if not self._samples():
+            for reader in self._readers:
+                reader.join()
+            raise AssertionError(
+                f"speedbump ended with {self.process.returncode}: {''.join(self.warnings)}"
+            )
+
+    def _read_out(self) -> None:
+        for line in self.process.stdout:
+            self.documents.append(json.loads(line))
+
+    def _read_err(self) -> None:
+        for line in self.process.stderr:
+            self.warnings.append(line)
+
+    def _samples(self) -> bool:
+        return any(one["type"] == "sample" for one in self.documents)
+
+    @property
+    def matched(self) -> dict:
+        return self.documents[0]
+
+    def stop(self, how: int = signal.SIGINT) -> dict:
+        """Ends it as Ctrl-C does; the final document."""
+        self.process.send_signal(how)
+        return self.wait()
+
+    def wait(self) -> dict:
+        """Waits until it ends by itself; the final document."""
+        status = self.process.wait(timeout=30)
+        for reader in self._readers:
+            reader.join()
+        assert status == 0, f"speedbump ended with {status}: {''.join(self.warnings)}"
+        final = self.documents[-1]
+        assert final["type"] == "final", final
+        assert final["lost"] == {"events": 0, "counts": 0, "members": 0}, final["lost"]
+        return final
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self.process.poll() is None:
+            self.kill()
+
+
+def calls(final: dict, name: str) -> int:
+    return sum(one["calls"] for one in final["targets"] if one["name"] == name)
+
+
+def delays(final: dict, name: str) -> int:
+    return sum(one["delays"] for one in final["targets"] if one["name"] == name)
+
+
+def calls_by_pid(final: dict, name: str) -> dict[int, int]:
+    result: dict[int, int] = {}
+    for one in final["targets"]:
+        if one["name"] == name:
+            for row in one["processes"]:
+                result[row["pid"]] = result.get(row["pid"], 0) + row["calls"]
+    return result
+
+
+# --- a process's memory
+
+
+def changed_bytes(pid: int, path: str | None = None) -> int:
+    """How many bytes of the code that a process has mapped of a file (its own program's, if none
+    is named) differ from the file's: breakpoints."""
+    name = path or os.readlink(f"/proc/{pid}/exe")
+    differing = 0
+    found = False
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        for line in maps:
+            fields = line.split(maxsplit=5)
+            if len(fields) < 6 or "x" not in fields[1] or fields[5].strip() != name:
+                continue
+            found = True
+            start, end = (int(text, 16) for text in fields[0].split("-"))
+            offset = int(fields[2], 16)
+            with open(f"/proc/{pid}/map_files/{start:x}-{end:x}", "rb") as file:
+                file.seek(offset)
+                original = file.read(end - start)
+            memory.seek(start)
+            present = memory.read(end - start)[: len(original)]
+            if present != original:
+                differing += sum(a != b for a, b in zip(original, present))
+    assert found, f"process {pid} does not map {name}"
+    return differing
+
+
+def expect_restored(pid: int, path: str | None = None) -> None:
+    wait_for(lambda: changed_bytes(pid, path) == 0, 5, f"the code of process {pid} as before")
+
+
+# --- judging
+
+
+def expect_ratio(measured: float, expected: float, low: float, high: float, what: str) -> None:
+    ratio = measured / expected
+    assert low <= ratio <= high, (
+        f"{what}: {measured:.0f} is {ratio:.3f} of {expected:.0f}, not {low} to {high}"
+    )
+
+
+def expect_slowed(puppet: Puppet, name: str, delay_ns: int, count: int = 20) -> None:
+    """The median call takes the delay; never less, by more than the accuracy."""
+    def measure() -> None:
+        times = sorted(puppet.each(name, count))
+        expect_ratio(times[len(times) // 2], delay_ns, 0.97, 1.25, f"a call of {name} in ns")
+        assert times[0] > delay_ns * 0.95, f"a call of {name} took only {times[0]} ns"
+
+    repeat(3, measure)
+
+
+def expect_unslowed(puppet: Puppet, name: str, delay_ns: int, count: int = 20) -> None:
+    def measure() -> None:
+        times = sorted(puppet.each(name, count))
+        assert times[len(times) // 2] < delay_ns / 10, f"a call of {name} takes {times} ns"
+
+    repeat(3, measure)
+
+
+class KernelLog:
+    """What the kernel complains of while the block runs fails the test."""
+
+    SIGNS = ("stall", "soft lockup", "hung task", "blocked for more", "BUG:", "WARNING:", "Oops")
+
+    def __enter__(self) -> "KernelLog":
+        self._fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+        os.lseek(self._fd, 0, os.SEEK_END)
+        return self
+
+    def __exit__(self, kind, *_) -> None:
+        lines = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                lines.append(os.read(self._fd, 8192).decode(errors="replace"))
+        os.close(self._fd)
+        bad = [line for line in lines if any(sign in line for sign in self.SIGNS)]
+        if kind is None:
+            assert not bad, "the kernel complains: " + "".join(bad)
+
+
+# --- running
+
+
+@contextlib.contextmanager
+def _on_the_clock(name: str) -> Iterator[None]:
+    start = time.monotonic()
+    yield
+    print(f"ok   {name} ({time.monotonic() - start:.1f} s)", flush=True)
+
+
+def _clean_up() -> None:
+    """Ends what a test has started: processes that run on would be outsiders in the next one."""
+    while _leftovers:
+        _leftovers.pop()()
+
+
+def main(tests: dict[str, object]) -> None:
+    """Runs each test_* function (or those named as arguments) and exits as ctest expects."""
+    if os.geteuid() != 0:
+        print("SKIP all: needs root")
+        sys.exit(NOTHING_RAN)
+    os.nice(-5)  # what else runs here is not what is measured
+    chosen = {
+        name: test for name, test in tests.items()
+        if name.startswith("test_") and (not sys.argv[1:] or name in sys.argv[1:])
+    }
+    ran = failed = 0
+    for name, test in chosen.items():
+        try:
+            with _on_the_clock(name):
+                test()
+            ran += 1
+        except Skip as reason:
+            print(f"SKIP {name}: {reason}", flush=True)
+        except Exception:
+            failed += 1
+            print(f"FAIL {name}\n{traceback.format_exc()}", flush=True)
+        finally:
+            _clean_up()
+    print(f"{ran} passed, {failed} failed, {len(chosen) - ran - failed} skipped")
+    sys.exit(1 if failed or not chosen else 0 if ran else NOTHING_RAN)

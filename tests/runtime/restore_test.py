@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: MIT
+"""However a session ends, the target's code is what it was, and as fast."""
+
+import os
+import random
+import signal
+import subprocess
+import time
+
+from harness import (
+    LIBRARY, MS, SPEEDBUMP, Session, changed_bytes, expect_restored, expect_slowed,
+    expect_unslowed, main, repeat, start_puppet, targets_file, wait_for,
+)
+
+KILLS = int(os.environ.get("SPEEDBUMP_TEST_KILLS", "50"))
+WORK = ("work_push", "work_nop", "work_step", "work_late")
+
+
+def expect_as_fast_as_before(target, before: dict[str, float]) -> None:
+    def measure() -> None:
+        for name, plain in before.items():
+            now = min(target.call(name, 100_000) for _ in range(5))
+            assert now < plain * 1.5 + 1, f"{name}: {now} ns a call, {plain} ns before"
+
+    repeat(4, measure)
+
+
+def plain_cost(target) -> dict[str, float]:
+    return {name: min(target.call(name, 100_000) for _ in range(5)) for name in WORK}
+
+
+def test_every_way_to_end() -> None:
+    for how in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
+        target = start_puppet()
+        target.ask(f"load {LIBRARY}")
+        library = os.path.realpath(LIBRARY)
+        before = plain_cost(target)
+        targets = "+exe:work_* delay=1ms\n+libslowlib.so:lib_work delay=1ms"
+        with Session(targets, pid=target.pid) as session:
+            time.sleep(0.5)
+            child = target.offspring("child")
+            time.sleep(0.2)
+            assert changed_bytes(target.pid) >= len(WORK) and changed_bytes(target.pid, library)
+            expect_slowed(target, "work_push", MS)
+            if how == signal.SIGKILL:
+                session.kill()
+            else:
+                session.stop(how)
+        for one in (target, child):
+            expect_restored(one.pid)
+            expect_restored(one.pid, library)
+        expect_as_fast_as_before(target, before)
+        expect_unslowed(child, "lib_work", MS)
+
+
+def test_code_is_restored_when_the_command_returns() -> None:
+    target = start_puppet()
+    with Session("+exe:work_* delay=1us", pid=target.pid) as session:
+        session.stop()
+        assert changed_bytes(target.pid) == 0
+
+
+def test_second_ctrl_c_leaves_at_once_and_nothing_behind() -> None:
+    target = start_puppet()
+    with Session("+exe:work_* delay=1ms", pid=target.pid) as session:
+        session.process.send_signal(signal.SIGINT)
+        session.process.send_signal(signal.SIGINT)
+        session.process.wait(timeout=10)
+    expect_restored(target.pid)
+    expect_unslowed(target, "work_push", MS)
+
+
+def test_loader_killed_at_random_moments() -> None:
+    """SIGKILL during load, attach, arming and later: the code is the file's again, at once."""
+    target = start_puppet()
+    before = plain_cost(target)
+    path = targets_file("+exe:* delay=10ms every=1000")
+    random.seed(1)
+    attached = 0
+    for _ in range(KILLS):
+        loader = subprocess.Popen(
+            [SPEEDBUMP, "attach", "-q", "--pid", str(target.pid), path],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        time.sleep(random.uniform(0, 0.6))
+        attached += changed_bytes(target.pid) > 0
+        loader.kill()
+        loader.wait()
+        expect_restored(target.pid)
+    print(f"  {attached} of {KILLS} were attached when killed")
+    assert 0 < attached < KILLS
+    expect_as_fast_as_before(target, before)
+
+
+def test_target_goes_on_when_attached_and_detached_while_it_calls() -> None:
+    """A busy function, attached to 30 times: no call is lost, no crash."""
+    target = start_puppet()
+    target.send("threads 2 work_step 3000000")
+    for _ in range(30):
+        with Session("+exe:work_* delay=0", pid=target.pid) as session:
+            session.stop()
+        assert target.process.poll() is None
+    target.hear()
+    expect_restored(target.pid)
+    assert target.end() == 0
+
+
+if __name__ == "__main__":
+    main(globals())

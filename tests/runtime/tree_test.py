@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: MIT
+"""Who is slowed: the processes of the tree, all of them, and nobody else."""
+
+import contextlib
+import os
+import pathlib
+import subprocess
+import time
+
+from harness import (
+    FORKSTORM, LIBRARY, MS, PUPPET, Run, Session, Skip, calls, calls_by_pid, changed_bytes,
+    expect_restored, expect_slowed, expect_unslowed, main, repeat, scratch, start_puppet,
+    targets_file, wait_for,
+)
+
+PUSH = "+exe:work_push delay=1ms"
+
+
+def test_descendants_that_exist() -> None:
+    parent = start_puppet()
+    child = parent.offspring("child")
+    grandchild = child.offspring("child")
+    with Session(PUSH, pid=parent.pid):
+        for one in (parent, child, grandchild):
+            expect_slowed(one, "work_push", MS)
+    for one in (parent, child, grandchild):
+        expect_unslowed(one, "work_push", MS)
+        expect_restored(one.pid)
+
+
+def test_children_of_later() -> None:
+    parent = start_puppet()
+    with Session(PUSH, pid=parent.pid):
+        child = parent.offspring("child")
+        grandchild = child.offspring("child")
+        time.sleep(0.3)
+        expect_slowed(child, "work_push", MS)
+        expect_slowed(grandchild, "work_push", MS)
+
+
+def test_children_from_their_first_call_when_only_the_tree_maps_the_file() -> None:
+    parent = start_puppet()
+    with Session(PUSH, pid=parent.pid) as session:
+        time.sleep(1)
+        firsts = parent.births(100, "work_push")
+        final = session.stop()
+    assert min(firsts) > 0.95 * MS, sorted(firsts)[:5]
+    assert calls(final, "work_push") == 100
+
+
+def test_children_soon_after_birth_when_others_map_the_file_too() -> None:
+    outsider = start_puppet()
+    parent = start_puppet()
+    with Session(PUSH, pid=parent.pid):
+        time.sleep(1)
+        children = [parent.offspring("child") for _ in range(5)]
+
+        def measure() -> None:
+            child = parent.offspring("child")
+            spent = child.ask(f"first work_push {MS * 9 // 10} 2000")
+            print(f"  slowed {spent} ns after its first command")
+            assert int(spent) < 100 * MS
+
+        repeat(3, measure)
+        for child in children:
+            expect_slowed(child, "work_push", MS)
+        expect_unslowed(outsider, "work_push", MS)
+        assert changed_bytes(outsider.pid) == 0
+
+
+def _parent_of(pid: int) -> int:
+    return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_orphans_of_before_and_later() -> None:
+    parent = start_puppet()
+    middle = parent.offspring("child")
+    orphan = middle.offspring("child")
+    with Session(PUSH, pid=parent.pid):
+        middle.kill()
+        later = parent.offspring("orphan")
+        time.sleep(0.3)
+        assert _parent_of(orphan.pid) != middle.pid and _parent_of(later.pid) != parent.pid
+        expect_slowed(orphan, "work_push", MS)
+        expect_slowed(later, "work_push", MS)
+    expect_restored(later.pid)
+
+
+def test_the_tree_outlives_its_root() -> None:
+    parent = start_puppet()
+    child = parent.offspring("child")
+    with Session(PUSH, pid=parent.pid) as session:
+        parent.kill()
+        time.sleep(0.2)
+        expect_slowed(child, "work_push", MS)
+        child.kill()
+        assert session.wait()["reason"] == "processes-ended"
+
+
+def test_threads_of_before_and_later() -> None:
+    target = start_puppet()
+    target.send("threads 4 work_push 600")
+    time.sleep(0.01)
+    with Session(PUSH, pid=target.pid) as session:
+        target.hear()
+        before = calls(session.stop(), "work_push")
+    with Session(PUSH, pid=target.pid) as session:
+        target.ask("threads 8 work_push 25")
+        assert calls(session.stop(), "work_push") == 200
+    assert before <= 2400
+
+
+def test_exec_goes_on_in_the_new_program() -> None:
+    target = start_puppet()
+    with Session(PUSH, pid=target.pid):
+        expect_slowed(target, "work_push", MS)
+        for _ in range(5):
+            target.exec(PUPPET)
+            spent = target.ask(f"first work_push {MS * 9 // 10} 2000")
+            assert int(spent) < 100 * MS, spent
+            expect_slowed(target, "work_push", MS)
+
+
+def test_child_in_another_pid_namespace() -> None:
+    parent = start_puppet()
+    before = parent.offspring("newpid")
+    with Session(PUSH, pid=parent.pid) as session:
+        later = parent.offspring("newpid")
+        time.sleep(0.3)
+        expect_slowed(before, "work_push", MS)
+        expect_slowed(later, "work_push", MS)
+        grandchild = later.offspring("child")
+        time.sleep(0.3)
+        expect_slowed(grandchild, "work_push", MS)
+        counted = calls_by_pid(session.stop(), "work_push")
+    assert before.pid in counted and later.pid in counted, counted
+
+
+def test_several_pids() -> None:
+    one, two, other = start_puppet(), start_puppet(), start_puppet()
+    with Session(PUSH, "-p", str(one.pid), "-p", str(two.pid)):
+        expect_slowed(one, "work_push", MS)
+        expect_slowed(two, "work_push", MS)
+        expect_unslowed(other, "work_push", MS)
+
+
+def test_pid_of_a_line_is_for_that_process_and_its_descendants() -> None:
+    parent = start_puppet()
+    child = parent.offspring("child")
+    with Session(
+        f"+exe:work_push delay=1ms pid={child.pid}\n+exe:work_nop delay=1ms", pid=parent.pid
+    ):
+        time.sleep(0.3)
+        grandchild = child.offspring("child")
+        time.sleep(0.3)
+        expect_slowed(child, "work_push", MS)
+        expect_slowed(grandchild, "work_push", MS)
+        expect_unslowed(parent, "work_push", MS)
+        expect_slowed(parent, "work_nop", MS)
+
+
+def test_no_children() -> None:
+    parent = start_puppet()
+    child = parent.offspring("child")
+    with Session(PUSH, "--no-children", pid=parent.pid):
+        later = parent.offspring("child")
+        time.sleep(0.5)
+        expect_slowed(parent, "work_push", MS)
+        expect_unslowed(child, "work_push", MS)
+        expect_unslowed(later, "work_push", MS)
+        assert changed_bytes(child.pid) == 0
+
+
+@contextlib.contextmanager
+def _cgroup():
+    mounts = [line.split() for line in pathlib.Path("/proc/mounts").read_text().splitlines()]
+    places = [fields[1] for fields in mounts if fields[2] == "cgroup2"]
+    if not places:
+        raise Skip("no cgroup v2 is mounted")
+    folder = pathlib.Path(places[0]) / f"speedbump-test-{os.getpid()}"
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        for pid in (folder / "cgroup.procs").read_text().split():
+            (folder.parent / "cgroup.procs").write_text(pid)
+        folder.rmdir()
+
+
+def test_cgroup() -> None:
+    inside, outside, joins = start_puppet(), start_puppet(), start_puppet()
+    with _cgroup() as folder:
+        (folder / "cgroup.procs").write_text(str(inside.pid))
+        with Session(PUSH, "--cgroup", str(folder)):
+            expect_slowed(inside, "work_push", MS)
+            expect_unslowed(outside, "work_push", MS)
+            child = inside.offspring("child")
+            (folder / "cgroup.procs").write_text(str(joins.pid))
+            time.sleep(0.3)
+            expect_slowed(child, "work_push", MS)
+            expect_slowed(joins, "work_push", MS)
+            (folder.parent / "cgroup.procs").write_text(str(joins.pid))
+            time.sleep(0.3)
+            expect_unslowed(joins, "work_push", MS)
+
+
+def test_outsiders_of_before_pay_nothing() -> None:
+    outsider, target = start_puppet(), start_puppet()
+    with Session("+exe:work_* delay=1ms", pid=target.pid) as session:
+        for _ in range(10):
+            assert changed_bytes(outsider.pid) == 0
+            time.sleep(0.1)
+        outsider.call("work_push", 1000)
+        expect_unslowed(outsider, "work_push", MS)
+        assert changed_bytes(target.pid) > 0
+        expect_slowed(target, "work_push", MS)
+        final = session.stop()
+    assert outsider.pid not in calls_by_pid(final, "work_push")
+
+
+def test_outsiders_of_later_are_not_delayed_and_soon_pay_nothing() -> None:
+    target = start_puppet()
+    with Session("+exe:work_* delay=1ms", pid=target.pid):
+        time.sleep(1)
+        outsider = start_puppet()
+        assert max(outsider.each("work_push", 10)) < MS * 0.9
+        took = wait_for(lambda: changed_bytes(outsider.pid) == 0, 1, "no breakpoints in others")
+        print(f"  clean after {took * 1000:.0f} ms")
+        expect_unslowed(outsider, "work_push", MS)
+        expect_slowed(target, "work_push", MS)
+        child = target.offspring("child")
+        time.sleep(0.3)
+        expect_slowed(child, "work_push", MS)
+
+
+def test_unrelated_process_with_the_same_library() -> None:
+    target, outsider = start_puppet(), start_puppet()
+    target.ask(f"load {LIBRARY}")
+    outsider.ask(f"load {LIBRARY}")
+    with Session("+libslowlib.so:lib_work delay=1ms", pid=target.pid):
+        expect_slowed(target, "lib_work", MS)
+        expect_unslowed(outsider, "lib_work", MS)
+        assert changed_bytes(outsider.pid, os.path.realpath(LIBRARY)) == 0
+
+
+def storm(chains: int, leaves: int) -> None:
+    settle_ms, threshold_us = 700, 900
+    process = subprocess.Popen(
+        [FORKSTORM, str(chains), str(leaves), str(settle_ms), str(threshold_us)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )
+    try:
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.2)
+        with Session(PUSH, pid=process.pid) as session:
+            process.stdin.write("\n")
+            process.stdin.flush()
+            alive, fast, forks = map(int, process.stdout.readline().split())
+            assert process.wait() == 0
+            final = session.wait()
+        print(f"  {forks} forks, {alive} alive, {fast} not slowed")
+        assert alive >= chains and fast == 0, (alive, fast)
+        assert calls(final, "work_push") == 3 * alive
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_no_descendant_is_missed_while_they_fork_and_die() -> None:
+    """What forks at the moment of the attach is slowed all the same."""
+    for chains, leaves in ((1, 0), (4, 20), (8, 100), (16, 50), (2, 200), (8, 0)):
+        storm(chains, leaves)
+
+
+def test_thousands_of_forks_in_the_tree_are_followed_without_loss() -> None:
+    parent = start_puppet()
+    with Session("+exe:work_push delay=0", pid=parent.pid) as session:
+        time.sleep(1)
+        for _ in range(10):
+            parent.births(200, "work_push")
+        final = session.stop()
+    assert calls(final, "work_push") == 2000
+    assert sum(calls_by_pid(final, "work_push").values()) == 2000
+
+
+if __name__ == "__main__":
+    main(globals())
