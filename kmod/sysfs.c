@@ -246,7 +246,7 @@ int sb_sysfs_init(void)
 	if (!ret)
 		ret = sysfs_create_bin_file(sb_kobject, &sb_targets_list);
 	if (ret)
-		kobject_put(sb_kobject);
+		sb_sysfs_exit();
 	return ret;
 }
 

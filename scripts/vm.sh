@@ -210,7 +210,7 @@ INIT
 }
 
 # What a kernel says when something is wrong with it.
-bad_messages='WARNING:|BUG:|BUG |Oops|Kernel panic|general protection|Call Trace|KASAN|UBSAN|KCSAN'
+bad_messages='WARNING:|BUG:|BUG |Oops|Kernel panic|general protection|Call Trace|KASAN|UBSAN|KCSAN|KFENCE: |Object padding'
 bad_messages+='|rcu.*(stall|self-detected)|soft lockup|hard LOCKUP|hung_task|blocked for more than'
 bad_messages+='|possible (recursive|circular|irq)|suspicious RCU|bad unlock balance|held lock freed'
 bad_messages+='|sleeping function called|scheduling while atomic|refcount_t:|list_(add|del) corruption'

@@ -8,11 +8,11 @@
 #include <unistd.h>
 
 struct buffer {
-    char *data;
+    char* data;
     size_t length, space;
 };
 
-static size_t append(struct buffer *buffer, const void *data, size_t length) {
+static size_t append(struct buffer* buffer, const void* data, size_t length) {
     size_t at = buffer->length;
     if (buffer->length + length > buffer->space) {
         buffer->space = (buffer->length + length) * 2;
@@ -24,8 +24,8 @@ static size_t append(struct buffer *buffer, const void *data, size_t length) {
     return at;
 }
 
-static void append_symbol(struct buffer *table, struct buffer *strings,
-                          const struct test_symbol *symbol) {
+static void append_symbol(struct buffer* table, struct buffer* strings,
+                          const struct test_symbol* symbol) {
     Elf64_Sym entry = {0};
     entry.st_name = (Elf64_Word)append(strings, symbol->name, strlen(symbol->name) + 1);
     entry.st_info = ELF64_ST_INFO(symbol->bind, symbol->type);
@@ -46,8 +46,8 @@ static Elf64_Shdr section(uint32_t type, uint64_t offset, uint64_t size, uint32_
     return header;
 }
 
-static int write_at(int fd, const void *data, size_t length, uint64_t offset) {
-    const char *at = data;
+static int write_at(int fd, const void* data, size_t length, uint64_t offset) {
+    const char* at = data;
     while (length) {
         ssize_t written = pwrite(fd, at, length, (off_t)offset);
         if (written <= 0) return -1;
@@ -58,7 +58,7 @@ static int write_at(int fd, const void *data, size_t length, uint64_t offset) {
     return 0;
 }
 
-int make_elf(const char *path, const struct test_elf *elf) {
+int make_elf(const char* path, const struct test_elf* elf) {
     struct buffer strings = {0}, symbols = {0}, dynstrings = {0}, dynsymbols = {0}, versions = {0};
     struct buffer sections = {0};
     const Elf64_Sym null_symbol = {0};
@@ -93,7 +93,8 @@ int make_elf(const char *path, const struct test_elf *elf) {
     if (count >= SHN_LORESERVE) header.sh_size = count;
     append(&sections, &header, sizeof(header));
     header = section(SHT_PROGBITS, SB_TEST_CODE_OFFSET, SB_TEST_CODE_SIZE, 0, 0);
-    for (size_t i = 0; i < 1 + elf->filler_sections; i++) append(&sections, &header, sizeof(header));
+    for (size_t i = 0; i < 1 + elf->filler_sections; i++)
+        append(&sections, &header, sizeof(header));
     header = section(elf->symtab ? SHT_SYMTAB : SHT_PROGBITS, at, symbols.length,
                      (uint32_t)first + 1, sizeof(Elf64_Sym));
     append(&sections, &header, sizeof(header));

@@ -18,23 +18,23 @@
 #define SB_TEST_CODE_SIZE 0x1000
 
 struct test_symbol {
-    const char *name;
-    unsigned char type;     /* STT_… */
-    unsigned char bind;     /* STB_… */
-    uint16_t section;       /* SHN_…, or 1, the code */
+    const char* name;
+    unsigned char type; /* STT_… */
+    unsigned char bind; /* STB_… */
+    uint16_t section;   /* SHN_…, or 1, the code */
     uint64_t address;
-    uint16_t version;       /* of .dynsym entries; 0x8000 hides */
+    uint16_t version; /* of .dynsym entries; 0x8000 hides */
 };
 
 struct test_elf {
-    const struct test_symbol *symtab;   /* NULL: no table */
+    const struct test_symbol* symtab; /* NULL: no table */
     size_t symtab_count;
-    const struct test_symbol *dynsym;
+    const struct test_symbol* dynsym;
     size_t dynsym_count;
     size_t filler_symbols;  /* more of them in .symtab, in front */
     size_t filler_sections; /* more sections, in front; over 0xff00 numbers are extended */
-    uint64_t tables_at;     /* where in the file the tables begin (a sparse file below), 0: at once */
+    uint64_t tables_at; /* where in the file the tables begin (a sparse file below), 0: at once */
 };
 
 /* Writes the file; 0 or -1 with errno. */
-int make_elf(const char *path, const struct test_elf *elf);
+int make_elf(const char* path, const struct test_elf* elf);

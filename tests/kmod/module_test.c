@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Tests of speed_bump.ko. Runs as root in a machine of its own (tests/kmod/run.sh): loads the module
- * from /speed_bump.ko, probes its own functions in forked children and the victims beside it.
+ * Tests of speed_bump.ko. Runs as root in a machine of its own (tests/kmod/run.sh): loads the
+ * module from /speed_bump.ko, probes its own functions in forked children and the victims beside
+ * it.
  *
  * module_test [NAME...]   all tests, or those whose names begin so
  * Environment: SB_FULL=1 for the full counts of the long tests.
@@ -10,6 +11,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -27,7 +29,6 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <linux/capability.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -42,19 +43,21 @@
 static int failures; /* of the test that runs */
 static bool full_counts;
 
-#define CHECK(condition, ...)                                                                      \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            failures++;                                                                            \
-            printf("  %s:%d: %s: ", __FILE__, __LINE__, #condition);                               \
-            printf("" __VA_ARGS__);                                                                \
-            printf("\n");                                                                          \
-        }                                                                                          \
+#define CHECK(condition, ...)                                        \
+    do {                                                             \
+        if (!(condition)) {                                          \
+            failures++;                                              \
+            printf("  %s:%d: %s: ", __FILE__, __LINE__, #condition); \
+            printf("" __VA_ARGS__);                                  \
+            printf("\n");                                            \
+        }                                                            \
     } while (0)
 
 /* The functions that are probed. One begins with an instruction that the kernel emulates, the other
  * with one that it steps over. */
-__attribute__((noinline, used)) void work(void) { __asm__ volatile("nop"); }
+__attribute__((noinline, used)) void work(void) {
+    __asm__ volatile("nop");
+}
 __attribute__((noinline, used)) void stepped_work(void) {
 #if defined(__x86_64__)
     __asm__ volatile("mov %%rax, %%rax" ::: "memory");
@@ -63,7 +66,9 @@ __attribute__((noinline, used)) void stepped_work(void) {
 #endif
 }
 
-static unsigned char work_byte(void) { return *(volatile unsigned char *)(uintptr_t)work; }
+static unsigned char work_byte(void) {
+    return *(volatile unsigned char*)(uintptr_t)work;
+}
 static unsigned char untouched_byte;
 
 /* What children tell their parents. */
@@ -77,7 +82,7 @@ struct shared {
     _Atomic uint64_t elapsed_ns;
     atomic_int patched;
 };
-static struct shared *shared;
+static struct shared* shared;
 
 static uint64_t now_ns(void) {
     struct timespec time;
@@ -85,12 +90,16 @@ static uint64_t now_ns(void) {
     return (uint64_t)time.tv_sec * SECOND + (uint64_t)time.tv_nsec;
 }
 
-static void sleep_ms(unsigned ms) { usleep(ms * 1000); }
+static void sleep_ms(unsigned ms) {
+    usleep(ms * 1000);
+}
 
-static unsigned count_of(unsigned full, unsigned quick) { return full_counts ? full : quick; }
+static unsigned count_of(unsigned full, unsigned quick) {
+    return full_counts ? full : quick;
+}
 
 /* 0 or the errno. */
-static int put(const char *file, const void *text, size_t length) {
+static int put(const char* file, const void* text, size_t length) {
     int fd = open(file, O_WRONLY | O_CLOEXEC);
     if (fd < 0) return errno;
     ssize_t written = write(fd, text, length);
@@ -99,7 +108,7 @@ static int put(const char *file, const void *text, size_t length) {
     return error;
 }
 
-__attribute__((format(printf, 1, 2))) static int command(const char *format, ...) {
+__attribute__((format(printf, 1, 2))) static int command(const char* format, ...) {
     char text[8192];
     va_list arguments;
     va_start(arguments, format);
@@ -108,12 +117,14 @@ __attribute__((format(printf, 1, 2))) static int command(const char *format, ...
     return put(SYSFS "targets", text, (size_t)length);
 }
 
-static int enable(bool on) { return put(SYSFS "enabled", on ? "1\n" : "0\n", 2); }
+static int enable(bool on) {
+    return put(SYSFS "enabled", on ? "1\n" : "0\n", 2);
+}
 
 /* The whole file, to be freed. */
-static char *slurp(const char *file) {
+static char* slurp(const char* file) {
     size_t length = 0, space = 65536;
-    char *text = malloc(space);
+    char* text = malloc(space);
     int fd = open(file, O_RDONLY | O_CLOEXEC);
     ssize_t got;
     while (fd >= 0 && (got = read(fd, text + length, space - length - 1)) > 0) {
@@ -130,45 +141,49 @@ struct row {
     unsigned long long delay_ns, hits, pid, delays, requested_ns, measured_ns, offset;
 };
 
-static unsigned long long field(const char *line, const char *key) {
+static unsigned long long field(const char* line, const char* key) {
     char pattern[64];
     snprintf(pattern, sizeof(pattern), " %s=", key);
-    const char *at = strstr(line, pattern);
+    const char* at = strstr(line, pattern);
     return at ? strtoull(at + strlen(pattern), NULL, 0) : 0;
 }
 
-static struct row row_of(const char *name) {
+static struct row row_of(const char* name) {
     struct row row = {0};
     char *list = slurp(SYSFS "targets_list"), *save = NULL;
-    for (char *line = strtok_r(list, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+    for (char* line = strtok_r(list, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
         if (strncmp(line, name, strlen(name)) || line[strlen(name)] != ' ') continue;
-        row = (struct row){true, field(line, "delay_ns"), field(line, "hits"),
-                           field(line, "pid"), field(line, "delays"),
-                           field(line, "requested_ns"), field(line, "measured_ns"),
+        row = (struct row){true,
+                           field(line, "delay_ns"),
+                           field(line, "hits"),
+                           field(line, "pid"),
+                           field(line, "delays"),
+                           field(line, "requested_ns"),
+                           field(line, "measured_ns"),
                            field(line, "offset")};
     }
     free(list);
     return row;
 }
 
-static unsigned long long stat_of(const char *key) {
+static unsigned long long stat_of(const char* key) {
     char *text = slurp(SYSFS "stats"), pattern[64];
     snprintf(pattern, sizeof(pattern), "%s: ", key);
-    const char *at = strstr(text, pattern);
+    const char* at = strstr(text, pattern);
     unsigned long long value = at ? strtoull(at + strlen(pattern), NULL, 10) : ~0ull;
     free(text);
     return value;
 }
 
 static unsigned list_lines(void) {
-    char *list = slurp(SYSFS "targets_list");
+    char* list = slurp(SYSFS "targets_list");
     unsigned lines = 0;
-    for (const char *at = list; *at; at++) lines += *at == '\n';
+    for (const char* at = list; *at; at++) lines += *at == '\n';
     free(list);
     return lines;
 }
 
-static int load_module(const char *parameters) {
+static int load_module(const char* parameters) {
     int fd = open("/speed_bump.ko", O_RDONLY | O_CLOEXEC);
     int error = syscall(SYS_finit_module, fd, parameters, 0) ? errno : 0;
     close(fd);
@@ -203,7 +218,8 @@ static pid_t spawn(void (*body)(void)) {
 
 static int reap(pid_t pid) {
     int status = 0;
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
     return status;
 }
 
@@ -212,7 +228,7 @@ static void finish(pid_t pid) {
     reap(pid);
 }
 
-static bool wait_for(atomic_int *flag, int value, unsigned ms) {
+static bool wait_for(atomic_int* flag, int value, unsigned ms) {
     for (uint64_t end = now_ns() + ms * MILLISECOND; now_ns() < end; sleep_ms(1))
         if (atomic_load(flag) >= value) return true;
     return atomic_load(flag) >= value;
@@ -238,7 +254,7 @@ static void call_once_on_go(void) {
     atomic_fetch_add(&shared->ready, 1);
 }
 
-static int run_victim(const char *program, int calls) {
+static int run_victim(const char* program, int calls) {
     char number[16];
     snprintf(number, sizeof(number), "%d", calls);
     fflush(stdout);
@@ -252,7 +268,7 @@ static int run_victim(const char *program, int calls) {
 
 /* Files and formats */
 
-static mode_t mode_of(const char *file) {
+static mode_t mode_of(const char* file) {
     struct stat status;
     return stat(file, &status) ? 0 : status.st_mode & 07777;
 }
@@ -264,7 +280,7 @@ static void files_and_formats(void) {
     CHECK(mode_of(SYSFS "targets_list") == 0444);
     CHECK(mode_of(SYSFS "stats") == 0444);
     CHECK(mode_of("/dev/speed_bump") == 0600);
-    char *text = slurp(SYSFS "enabled");
+    char* text = slurp(SYSFS "enabled");
     CHECK(!strcmp(text, "0\n"), "%s", text);
     free(text);
     CHECK(command("+" WORK " 5000\n") == 0);
@@ -280,7 +296,7 @@ static void files_and_formats(void) {
     CHECK(enable(true) == 0 && stat_of("enabled") == 1);
     CHECK(enable(true) == 0 && stat_of("enabled") == 1);
     CHECK(enable(false) == 0 && stat_of("enabled") == 0);
-    static const char *const bad[] = {"", "2", "-1", "x", "1 ", " 1", "1\n\n", "01x", "yes"};
+    static const char* const bad[] = {"", "2", "-1", "x", "1 ", " 1", "1\n\n", "01x", "yes"};
     for (size_t i = 1; i < sizeof(bad) / sizeof(*bad); i++)
         CHECK(put(SYSFS "enabled", bad[i], strlen(bad[i])) == EINVAL, "%s", bad[i]);
     CHECK(put(SYSFS "default_delay_ns", "10000000000\n", 12) == 0);
@@ -297,34 +313,78 @@ static void files_and_formats(void) {
 
 static void errno_of_commands(void) {
     static const struct {
-        const char *text;
+        const char* text;
         int error;
     } cases[] = {
         {"", EINVAL}, /* skipped by write(2): nothing is written */
-        {"\n", EINVAL}, {"+", EINVAL}, {"-", EINVAL}, {"=", EINVAL}, {"x" WORK, EINVAL},
-        {WORK, EINVAL}, {" +" WORK, EINVAL}, {"+ " WORK, EINVAL}, {"++" WORK, EINVAL},
-        {"+" SELF, EINVAL}, {"+" SELF ":", EINVAL}, {"+:work", EINVAL},
-        {"+bin/module_test:work", EINVAL}, {"+./x:work", EINVAL}, {"+" WORK " 5x", EINVAL},
-        {"+" WORK " x", EINVAL}, {"+" WORK " -5", EINVAL}, {"+" WORK " +5", EINVAL},
-        {"+" WORK " 0x10", EINVAL}, {"+" WORK " 5 6", EINVAL}, {"+" WORK " 5 pid=", EINVAL},
-        {"+" WORK " 5 pid=-1", EINVAL}, {"+" WORK " 5 pid=0", EINVAL},
-        {"+" WORK " 5 pid=1x", EINVAL}, {"+" WORK " 5pid=1", EINVAL},
-        {"+" WORK " 5 pid=1 2", EINVAL}, {"+" WORK " pid=1 5", EINVAL},
-        {"+" WORK " 5 pid=99999999999", EINVAL}, {"+" WORK " 5 PID=1", EINVAL},
-        {"+" WORK " 5\n+" WORK, EINVAL}, {"+" WORK "\n\n", EINVAL}, {"+" WORK "\t5", EINVAL},
-        {"+/bin/mod ule:work", EINVAL}, {"+" SELF ":wo rk", EINVAL}, {"+" WORK "\r\n", EINVAL},
-        {"+" SELF ":0x", EINVAL}, {"+" SELF ":0xzz", EINVAL},
-        {"=" WORK, EINVAL}, {"=" WORK " pid=1", EINVAL}, {"-" WORK " 5", EINVAL},
-        {"-* 5", EINVAL}, {"-*x", EINVAL}, {"+*", EINVAL}, {"=* 5", EINVAL},
-        {"+/no/such/file:work", ENOENT}, {"+" SELF ":no_such_symbol", ENOENT},
+        {"\n", EINVAL},
+        {"+", EINVAL},
+        {"-", EINVAL},
+        {"=", EINVAL},
+        {"x" WORK, EINVAL},
+        {WORK, EINVAL},
+        {" +" WORK, EINVAL},
+        {"+ " WORK, EINVAL},
+        {"++" WORK, EINVAL},
+        {"+" SELF, EINVAL},
+        {"+" SELF ":", EINVAL},
+        {"+:work", EINVAL},
+        {"+bin/module_test:work", EINVAL},
+        {"+./x:work", EINVAL},
+        {"+" WORK " 5x", EINVAL},
+        {"+" WORK " x", EINVAL},
+        {"+" WORK " -5", EINVAL},
+        {"+" WORK " +5", EINVAL},
+        {"+" WORK " 0x10", EINVAL},
+        {"+" WORK " 5 6", EINVAL},
+        {"+" WORK " 5 pid=", EINVAL},
+        {"+" WORK " 5 pid=-1", EINVAL},
+        {"+" WORK " 5 pid=0", EINVAL},
+        {"+" WORK " 5 pid=1x", EINVAL},
+        {"+" WORK " 5pid=1", EINVAL},
+        {"+" WORK " 5 pid=1 2", EINVAL},
+        {"+" WORK " pid=1 5", EINVAL},
+        {"+" WORK " 5 pid=99999999999", EINVAL},
+        {"+" WORK " 5 PID=1", EINVAL},
+        {"+" WORK " 5\n+" WORK, EINVAL},
+        {"+" WORK "\n\n", EINVAL},
+        {"+" WORK "\t5", EINVAL},
+        {"+/bin/mod ule:work", EINVAL},
+        {"+" SELF ":wo rk", EINVAL},
+        {"+" WORK "\r\n", EINVAL},
+        {"+" SELF ":0x", EINVAL},
+        {"+" SELF ":0xzz", EINVAL},
+        {"=" WORK, EINVAL},
+        {"=" WORK " pid=1", EINVAL},
+        {"-" WORK " 5", EINVAL},
+        {"-* 5", EINVAL},
+        {"-*x", EINVAL},
+        {"+*", EINVAL},
+        {"=* 5", EINVAL},
+        {"+/no/such/file:work", ENOENT},
+        {"+" SELF ":no_such_symbol", ENOENT},
         {"+" SELF "/work:work", ENOENT},
-        {"-" WORK, ENOENT}, {"=" WORK " 5", ENOENT}, {"+" SELF ":0xffffffffff", ENOENT},
-        {"+" SELF ":0", ENOENT}, {"+" WORK " 10000000001", ERANGE},
-        {"+" WORK " 18446744073709551617", ERANGE}, {"=" WORK " 10000000001", ERANGE},
-        {"+" WORK " 10000000000", 0}, {"+" WORK " 10000000000", EEXIST}, {"+" WORK, EEXIST},
-        {"=" WORK " 0", 0}, {"=" WORK " 5 pid=1\n", 0}, {"-" WORK "\n", 0}, {"-" WORK, ENOENT},
-        {"+" WORK " pid=1", 0}, {"-*\n", 0}, {"-*", 0}, {"+" WORK "\n", 0}, {"-" WORK, 0},
-        {"+" WORK " 5 pid=4194303", 0}, {"-" WORK, 0},
+        {"-" WORK, ENOENT},
+        {"=" WORK " 5", ENOENT},
+        {"+" SELF ":0xffffffffff", ENOENT},
+        {"+" SELF ":0", ENOENT},
+        {"+" WORK " 10000000001", ERANGE},
+        {"+" WORK " 18446744073709551617", ERANGE},
+        {"=" WORK " 10000000001", ERANGE},
+        {"+" WORK " 10000000000", 0},
+        {"+" WORK " 10000000000", EEXIST},
+        {"+" WORK, EEXIST},
+        {"=" WORK " 0", 0},
+        {"=" WORK " 5 pid=1\n", 0},
+        {"-" WORK "\n", 0},
+        {"-" WORK, ENOENT},
+        {"+" WORK " pid=1", 0},
+        {"-*\n", 0},
+        {"-*", 0},
+        {"+" WORK "\n", 0},
+        {"-" WORK, 0},
+        {"+" WORK " 5 pid=4194303", 0},
+        {"-" WORK, 0},
     };
     for (size_t i = 1; i < sizeof(cases) / sizeof(*cases); i++) {
         int error = put(SYSFS "targets", cases[i].text, strlen(cases[i].text));
@@ -385,8 +445,7 @@ static void limits(void) {
     CHECK(command("+" WORK) == 0);
     unsigned long long base = row_of(WORK).offset;
     command("-*");
-    for (unsigned i = 0; i < 64; i++)
-        CHECK(command("+" SELF ":0x%llx %u", base + i * 4, i) == 0);
+    for (unsigned i = 0; i < 64; i++) CHECK(command("+" SELF ":0x%llx %u", base + i * 4, i) == 0);
     CHECK(command("+" WORK) == ENOSPC);
     CHECK(command("+" SELF ":0x%llx", base) == EEXIST);
     CHECK(list_lines() == 64);
@@ -397,7 +456,7 @@ static void limits(void) {
     CHECK(list_lines() == 0);
 }
 
-static void write_file(const char *path, const void *data, size_t length) {
+static void write_file(const char* path, const void* data, size_t length) {
     int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0755);
     if (fd < 0 || write(fd, data, length) != (ssize_t)length) printf("  can't write %s\n", path);
     close(fd);
@@ -410,7 +469,7 @@ static void kinds_of_files(void) {
     CHECK(make_elf("/tmp/good", &elf) == 0);
     CHECK(command("+/tmp/good:f") == 0);
     command("-*");
-    char *good = malloc(65536);
+    char* good = malloc(65536);
     int fd = open("/tmp/good", O_RDONLY | O_CLOEXEC);
     ssize_t size = read(fd, good, 65536);
     close(fd);
@@ -420,18 +479,19 @@ static void kinds_of_files(void) {
     write_file("/tmp/short", good, 63);
     write_file("/tmp/cut", good, 4096);
     static const struct {
-        const char *path;
+        const char* path;
         size_t at;
         unsigned char value;
     } changed[] = {
-        {"/tmp/class32", EI_CLASS, ELFCLASS32}, {"/tmp/other_order", EI_DATA, ELFDATA2MSB},
+        {"/tmp/class32", EI_CLASS, ELFCLASS32},
+        {"/tmp/other_order", EI_DATA, ELFDATA2MSB},
         {"/tmp/version", EI_VERSION, 9},
         {"/tmp/machine", offsetof(Elf64_Ehdr, e_machine), EM_PPC64},
         {"/tmp/core", offsetof(Elf64_Ehdr, e_type), ET_CORE},
         {"/tmp/object", offsetof(Elf64_Ehdr, e_type), ET_REL},
     };
     for (size_t i = 0; i < sizeof(changed) / sizeof(*changed); i++) {
-        char *copy = malloc((size_t)size);
+        char* copy = malloc((size_t)size);
         memcpy(copy, good, (size_t)size);
         copy[changed[i].at] = (char)changed[i].value;
         write_file(changed[i].path, copy, (size_t)size);
@@ -439,9 +499,17 @@ static void kinds_of_files(void) {
         free(copy);
     }
     mkfifo("/tmp/fifo", 0644);
-    static const char *const refused[] = {"/tmp/empty", "/tmp/text", "/tmp/short", "/tmp/cut", "/tmp",
-                                          "/dev/null", "/dev/ttyS0", "/tmp/fifo", "/proc/cpuinfo",
-                                          "/proc/kcore", "/sys/kernel/speed_bump/stats"};
+    static const char* const refused[] = {"/tmp/empty",
+                                          "/tmp/text",
+                                          "/tmp/short",
+                                          "/tmp/cut",
+                                          "/tmp",
+                                          "/dev/null",
+                                          "/dev/ttyS0",
+                                          "/tmp/fifo",
+                                          "/proc/cpuinfo",
+                                          "/proc/kcore",
+                                          "/sys/kernel/speed_bump/stats"};
     for (size_t i = 0; i < sizeof(refused) / sizeof(*refused); i++) {
         uint64_t start = now_ns();
         int error = command("+%s:f", refused[i]);
@@ -541,15 +609,15 @@ static void live_and_without_trace(void) {
 /* Delays */
 
 static void delays_are_held(void) {
-    static const unsigned long long delays[] = {1000,    10000,    50000,     51000,
-                                                100000, 1000000, 10000000, 100000000, 1000000000};
+    static const unsigned long long delays[] = {1000,    10000,    50000,     51000,     100000,
+                                                1000000, 10000000, 100000000, 1000000000};
     CHECK(command("+" WORK " 0") == 0 && command("+" SELF ":stepped_work 0") == 0);
     CHECK(enable(true) == 0);
     for (size_t i = 0; i < sizeof(delays) / sizeof(*delays); i++) {
         unsigned long long delay = delays[i];
         unsigned calls = delay >= 100000000 ? 2 : 10;
         for (int stepped = 0; stepped < 2; stepped++) {
-            const char *name = stepped ? SELF ":stepped_work" : WORK;
+            const char* name = stepped ? SELF ":stepped_work" : WORK;
             uint64_t best = ~0ull, all = 0;
             command("=%s 0", name);
             struct row before = row_of(name);
@@ -575,8 +643,8 @@ static void delays_are_held(void) {
     CHECK(stat_of("total_hits") >= 100);
 }
 
-static void *thread_calls(void *argument) {
-    for (int i = 0; i < *(int *)argument; i++) work();
+static void* thread_calls(void* argument) {
+    for (int i = 0; i < *(int*)argument; i++) work();
     return NULL;
 }
 
@@ -590,7 +658,7 @@ static void counts_are_exact(void) {
 }
 
 static void kinds_of_programs(void) {
-    static const char *const programs[] = {"/bin/victim_pie", "/bin/victim_fixed"};
+    static const char* const programs[] = {"/bin/victim_pie", "/bin/victim_fixed"};
     for (int i = 0; i < 2; i++) {
         CHECK(command("+%s:program_work 1000", programs[i]) == 0);
         CHECK(command("+/lib/libvictim.so:library_work 1000") == 0);
@@ -620,7 +688,7 @@ static void kinds_of_programs(void) {
     CHECK(command("+/bin/victim_stripped:program_work") == ENOENT);
 }
 
-static unsigned long long offset_of(const char *path, const char *symbol, int *error) {
+static unsigned long long offset_of(const char* path, const char* symbol, int* error) {
     char name[400];
     snprintf(name, sizeof(name), "%s:%s", path, symbol);
     *error = command("+%s", name);
@@ -665,13 +733,14 @@ static void symbol_rules(void) {
                            .dynsym_count = sizeof(dynsym) / sizeof(*dynsym)};
     CHECK(make_elf("/tmp/rules", &elf) == 0);
     static const struct {
-        const char *symbol;
+        const char* symbol;
         unsigned offset; /* into the code; 0: ENOENT */
     } expected[] = {
-        {"absolute", 0}, {"common", 0}, {"data", 0}, {"tls", 0}, {"file", 0}, {"section", 0},
-        {"elsewhere", 0}, {"mixed", 0x90}, {"versioned", 0xb0}, {"versioned@V1", 0xa0},
-        {"only_old", 0xd0}, {"shadowed", 0xf0}, {"label", 0x100}, {"extended", 0x110},
-        {"dyn_old", 0x210}, {"undefined", 0x230}, {"version", 0}, {"ersioned", 0},
+        {"absolute", 0},     {"common", 0},          {"data", 0},        {"tls", 0},
+        {"file", 0},         {"section", 0},         {"elsewhere", 0},   {"mixed", 0x90},
+        {"versioned", 0xb0}, {"versioned@V1", 0xa0}, {"only_old", 0xd0}, {"shadowed", 0xf0},
+        {"label", 0x100},    {"extended", 0x110},    {"dyn_old", 0x210}, {"undefined", 0x230},
+        {"version", 0},      {"ersioned", 0},
     };
     for (size_t i = 0; i < sizeof(expected) / sizeof(*expected); i++) {
         int error;
@@ -689,18 +758,15 @@ static void symbol_rules(void) {
 }
 
 static void huge_files(void) {
-    const struct test_symbol wanted = {"wanted", STT_FUNC, STB_GLOBAL, 1,
-                                       SB_TEST_CODE_ADDRESS + 0x123, 0};
+    const struct test_symbol wanted = {
+        "wanted", STT_FUNC, STB_GLOBAL, 1, SB_TEST_CODE_ADDRESS + 0x123, 0};
     const struct {
-        const char *what;
+        const char* what;
         struct test_elf elf;
     } cases[] = {
-        {"a million symbols",
-         {.symtab = &wanted, .symtab_count = 1, .filler_symbols = 1000000}},
-        {"70,000 sections",
-         {.symtab = &wanted, .symtab_count = 1, .filler_sections = 70000}},
-        {"tables behind 3 GiB",
-         {.symtab = &wanted, .symtab_count = 1, .tables_at = 3ull << 30}},
+        {"a million symbols", {.symtab = &wanted, .symtab_count = 1, .filler_symbols = 1000000}},
+        {"70,000 sections", {.symtab = &wanted, .symtab_count = 1, .filler_sections = 70000}},
+        {"tables behind 3 GiB", {.symtab = &wanted, .symtab_count = 1, .tables_at = 3ull << 30}},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         int error;
@@ -717,7 +783,7 @@ static void huge_files(void) {
 
 /* Process trees */
 
-static void outsider_is_untouched(const char *what) {
+static void outsider_is_untouched(const char* what) {
     unsigned long long before = row_of(WORK).hits;
     CHECK(work_byte() == untouched_byte, "%s", what);
     for (int i = 0; i < 3; i++) work();
@@ -725,7 +791,7 @@ static void outsider_is_untouched(const char *what) {
 }
 
 /* Lets the child of call_once_on_go() call: it must be delayed. */
-static void expect_delayed(const char *what) {
+static void expect_delayed(const char* what) {
     atomic_store(&shared->ready, 0);
     atomic_store(&shared->go, 1);
     CHECK(wait_for(&shared->ready, 1, 8000), "%s", what);
@@ -817,7 +883,7 @@ static void filter_survives_exec(void) {
     CHECK(row_of("/bin/victim_pie:program_work").hits == 4);
 }
 
-static void *call_in_thread(void *unused) {
+static void* call_in_thread(void* unused) {
     (void)unused;
     call_once_on_go();
     return NULL;
@@ -988,7 +1054,8 @@ static void kernel_helpers_are_no_loop(void) {
 
 /* The end of a spin */
 
-/* Begins a delay of 10 s in a child, ends it, and gives the time from `end` to the child's return. */
+/* Begins a delay of 10 s in a child, ends it, and gives the time from `end` to the child's return.
+ */
 static uint64_t cut_short(int (*end)(pid_t pid), uint64_t enough) {
     uint64_t best = ~0ull;
     for (int i = 0; i < 40 && best > enough; i++) {
@@ -1030,9 +1097,17 @@ static uint64_t cost_of_a_kill(void) {
     return best;
 }
 
-static int end_by_kill(pid_t pid) { return kill(pid, SIGKILL); }
-static int end_by_disable(pid_t pid) { (void)pid; return enable(false); }
-static int end_by_remove(pid_t pid) { (void)pid; return command("-" WORK); }
+static int end_by_kill(pid_t pid) {
+    return kill(pid, SIGKILL);
+}
+static int end_by_disable(pid_t pid) {
+    (void)pid;
+    return enable(false);
+}
+static int end_by_remove(pid_t pid) {
+    (void)pid;
+    return command("-" WORK);
+}
 static int end_by_toggle(pid_t pid) {
     (void)pid;
     int error = enable(false);
@@ -1041,7 +1116,7 @@ static int end_by_toggle(pid_t pid) {
 
 static void spins_end_early(void) {
     static const struct {
-        const char *name;
+        const char* name;
         int (*end)(pid_t);
     } ways[] = {{"SIGKILL", end_by_kill},
                 {"disable", end_by_disable},
@@ -1136,9 +1211,10 @@ static void the_list_is_whole_lines(void) {
     CHECK(strlen(list) > 3 * 4096);
     unsigned lines = 0;
     CHECK(list[strlen(list) - 1] == '\n');
-    for (char *line = strtok_r(list, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+    for (char* line = strtok_r(list, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
         CHECK(line[0] == '/' && strstr(line, " delay_ns=") && strstr(line, " hits=") &&
-              strstr(line, " offset=0x"), "'%s'", line);
+                  strstr(line, " offset=0x"),
+              "'%s'", line);
         lines++;
     }
     CHECK(lines == 500, "%u", lines);
@@ -1182,13 +1258,14 @@ static void many_targets(void) {
         CHECK(enable(true) == 0);
         uint64_t again = now_ns();
         CHECK(command("-*") == 0);
-        printf("  %u targets: add %llu us each, enable %llu ms, list %llu ms, disable and enable "
-               "%llu ms, remove all %llu ms\n",
-               counts[i], (unsigned long long)(added - start) / counts[i] / 1000,
-               (unsigned long long)(enabled - added) / MILLISECOND,
-               (unsigned long long)(listed - enabled) / MILLISECOND,
-               (unsigned long long)(again - listed) / MILLISECOND,
-               (unsigned long long)(now_ns() - again) / MILLISECOND);
+        printf(
+            "  %u targets: add %llu us each, enable %llu ms, list %llu ms, disable and enable "
+            "%llu ms, remove all %llu ms\n",
+            counts[i], (unsigned long long)(added - start) / counts[i] / 1000,
+            (unsigned long long)(enabled - added) / MILLISECOND,
+            (unsigned long long)(listed - enabled) / MILLISECOND,
+            (unsigned long long)(again - listed) / MILLISECOND,
+            (unsigned long long)(now_ns() - again) / MILLISECOND);
         enable(false);
     }
     CHECK(unload_module() == 0);
@@ -1294,12 +1371,24 @@ static void write_forever(void) {
     unsigned random = (unsigned)getpid();
     while (!atomic_load(&shared->stop)) {
         switch (rand_r(&random) % 6) {
-        case 0: command("+" WORK " %u", rand_r(&random) % 200000); break;
-        case 1: command("-" WORK); break;
-        case 2: command("+" SELF ":stepped_work 0 pid=%d", getppid()); break;
-        case 3: enable(rand_r(&random) % 4); break;
-        case 4: list_lines(); break;
-        default: command("=" WORK " %u pid=1", rand_r(&random) % 100000); break;
+            case 0:
+                command("+" WORK " %u", rand_r(&random) % 200000);
+                break;
+            case 1:
+                command("-" WORK);
+                break;
+            case 2:
+                command("+" SELF ":stepped_work 0 pid=%d", getppid());
+                break;
+            case 3:
+                enable(rand_r(&random) % 4);
+                break;
+            case 4:
+                list_lines();
+                break;
+            default:
+                command("=" WORK " %u pid=1", rand_r(&random) % 100000);
+                break;
         }
     }
 }
@@ -1368,11 +1457,11 @@ static unsigned long long kernel_memory_kib(void) {
     sleep_ms(600); /* what waits for a grace period is freed */
     put("/proc/sys/vm/drop_caches", "3", 1);
     sleep_ms(100);
-    char *text = slurp("/proc/meminfo");
-    static const char *const keys[] = {"SUnreclaim:", "Percpu:", "VmallocUsed:"};
+    char* text = slurp("/proc/meminfo");
+    static const char* const keys[] = {"SUnreclaim:", "Percpu:", "VmallocUsed:"};
     unsigned long long sum = 0;
     for (int i = 0; i < 3; i++) {
-        const char *at = strstr(text, keys[i]);
+        const char* at = strstr(text, keys[i]);
         if (at) sum += strtoull(at + strlen(keys[i]), NULL, 10);
     }
     free(text);
@@ -1384,8 +1473,8 @@ static bool is_expected(int error) {
            error == ENAMETOOLONG || error == ERANGE || error == EEXIST || error == ENOSPC;
 }
 
-static void corrupt_files(unsigned count, const char *seed_file, unsigned *random) {
-    FILE *file = fopen(seed_file, "rb");
+static void corrupt_files(unsigned count, const char* seed_file, unsigned* random) {
+    FILE* file = fopen(seed_file, "rb");
     char *good = malloc(1 << 20), *bad = malloc(1 << 20);
     size_t size = fread(good, 1, 1 << 20, file);
     fclose(file);
@@ -1395,10 +1484,10 @@ static void corrupt_files(unsigned count, const char *seed_file, unsigned *rando
         if (rand_r(random) % 4 == 0) length = (size_t)rand_r(random) % size;
         for (unsigned change = rand_r(random) % 16; change && length; change--) {
             /* mostly in the headers and tables: the first and the last parts */
-            size_t at = (size_t)rand_r(random) % 3 == 0   ? (size_t)rand_r(random) % length
-                        : (size_t)rand_r(random) % 2 == 0 ? (size_t)rand_r(random) % 128
-                                                          : length - 1 - (size_t)rand_r(random) %
-                                                                             (length < 4096 ? length : 4096);
+            size_t at = (size_t)rand_r(random) % 3 == 0 ? (size_t)rand_r(random) % length
+                        : (size_t)rand_r(random) % 2 == 0
+                            ? (size_t)rand_r(random) % 128
+                            : length - 1 - (size_t)rand_r(random) % (length < 4096 ? length : 4096);
             if (at >= length) continue;
             static const unsigned char values[] = {0, 1, 0x7f, 0x80, 0xff};
             bad[at] = (char)(rand_r(random) % 2 ? values[rand_r(random) % 5] : rand_r(random));
@@ -1416,16 +1505,21 @@ static void corrupt_files(unsigned count, const char *seed_file, unsigned *rando
     free(bad);
 }
 
-static void random_commands(unsigned count, unsigned *random) {
-    static const char *const parts[] = {"+", "-", "=", "*", ":", " ", "/", WORK, SELF ":stepped_work",
-                                        SELF, "/tmp", "/bin/victim_pie:program_work", "pid=", "pid=1",
-                                        "1000", "10000000001", "-1", "\n", "\t", "x", "0x", "0x1000",
-                                        "%s%n", "\xff", ".."};
+static void random_commands(unsigned count, unsigned* random) {
+    static const char* const parts[] = {"+",           "-",     "=",
+                                        "*",           ":",     " ",
+                                        "/",           WORK,    SELF ":stepped_work",
+                                        SELF,          "/tmp",  "/bin/victim_pie:program_work",
+                                        "pid=",        "pid=1", "1000",
+                                        "10000000001", "-1",    "\n",
+                                        "\t",          "x",     "0x",
+                                        "0x1000",      "%s%n",  "\xff",
+                                        ".."};
     for (unsigned i = 0; i < count; i++) {
         char text[1024];
         size_t length = 0;
         for (unsigned n = 1 + rand_r(random) % 6; n; n--) {
-            const char *part = parts[(unsigned)rand_r(random) % (sizeof(parts) / sizeof(*parts))];
+            const char* part = parts[(unsigned)rand_r(random) % (sizeof(parts) / sizeof(*parts))];
             memcpy(text + length, part, strlen(part));
             length += strlen(part);
         }
@@ -1436,7 +1530,7 @@ static void random_commands(unsigned count, unsigned *random) {
     }
     enable(false);
     char *list = slurp(SYSFS "targets_list"), *save = NULL;
-    for (char *line = strtok_r(list, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
+    for (char* line = strtok_r(list, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
         CHECK(!strncmp(line, "/bin/", 5) && strstr(line, " offset=0x"), "'%s'", line);
     free(list);
     command("-*");
@@ -1451,8 +1545,8 @@ static void bad_input_leaks_nothing(void) {
     corrupt_files(files, "/lib/libvictim.so", &random);
     random_commands(commands, &random);
     unsigned long long after = kernel_memory_kib();
-    printf("  %u corrupt files and %u random commands: kernel memory %llu -> %llu KiB\n",
-           files, commands, before, after);
+    printf("  %u corrupt files and %u random commands: kernel memory %llu -> %llu KiB\n", files,
+           commands, before, after);
     CHECK(after < before + 1024);
 }
 
@@ -1469,18 +1563,19 @@ static void use_leaks_nothing(void) {
     }
     enable(false);
     unsigned long long after = kernel_memory_kib();
-    printf("  %u targets made and removed: kernel memory %llu -> %llu KiB\n", rounds, before, after);
+    printf("  %u targets made and removed: kernel memory %llu -> %llu KiB\n", rounds, before,
+           after);
     CHECK(after < before + 256 + rounds / 10);
 }
 
 /* sbctl */
 
 /* Runs sbctl; its exit status, and what it printed. */
-static int sbctl(const char *arguments, char *output, size_t space) {
+static int sbctl(const char* arguments, char* output, size_t space) {
     char line[1024];
     snprintf(line, sizeof(line), "/bin/sbctl %s 2>&1", arguments);
     fflush(stdout);
-    FILE *pipe = popen(line, "r");
+    FILE* pipe = popen(line, "r");
     size_t length = pipe ? fread(output, 1, space - 1, pipe) : 0;
     output[length] = '\0';
     int status = pipe ? pclose(pipe) : -1;
@@ -1489,9 +1584,9 @@ static int sbctl(const char *arguments, char *output, size_t space) {
 
 static void sbctl_speaks(void) {
     static const struct {
-        const char *arguments;
+        const char* arguments;
         int status;
-        const char *says;
+        const char* says;
     } cases[] = {
         {"--help", 0, "Examples:"},
         {"", 2, ""},
@@ -1542,7 +1637,8 @@ static void sbctl_speaks(void) {
     CHECK(load_module("max_targets=1") == 0);
     CHECK(sbctl("add " WORK, output, sizeof(output)) == 0, "%s", output);
     CHECK(sbctl("add " SELF ":stepped_work", output, sizeof(output)) == 1 &&
-              strstr(output, "limit of targets"), "%s", output);
+              strstr(output, "limit of targets"),
+          "%s", output);
     CHECK(unload_module() == 0 && load_module("") == 0);
 }
 
@@ -1587,10 +1683,10 @@ static void cost_of_a_hit(void) {
             empty = per_call_ns(sites[i].function, 50);
         put("/sys/kernel/tracing/events/uprobes/empty/enable", "0", 1);
         put("/sys/kernel/tracing/uprobe_events", "-:empty", 7);
-        printf("  %s: plain %.0f ns, module %.0f, with a filter %.0f, outside the filter %.0f, "
-               "kernel's trace event %.0f; module / trace event = %.2f\n",
-               sites[i].kind, plain, probed, filtered, outside, empty,
-               empty > 0 ? probed / empty : 0);
+        printf(
+            "  %s: plain %.0f ns, module %.0f, with a filter %.0f, outside the filter %.0f, "
+            "kernel's trace event %.0f; module / trace event = %.2f\n",
+            sites[i].kind, plain, probed, filtered, outside, empty, empty > 0 ? probed / empty : 0);
         CHECK(outside < plain * 1.5 + 20);
         if (empty > 0) CHECK(probed < empty * 1.5);
         enable(false);
@@ -1598,26 +1694,56 @@ static void cost_of_a_hit(void) {
 }
 
 static const struct {
-    const char *name;
+    const char* name;
     void (*run)(void);
 } tests[] = {
-#define TEST(name) {#name, name}
-    TEST(files_and_formats), TEST(errno_of_commands), TEST(nothing_is_smuggled_in), TEST(lengths),
-    TEST(limits), TEST(kinds_of_files), TEST(may_not_read), TEST(only_root_writes),
-    TEST(update_keeps_hits), TEST(default_delay), TEST(live_and_without_trace),
-    TEST(delays_are_held), TEST(counts_are_exact), TEST(kinds_of_programs), TEST(symbol_rules),
-    TEST(huge_files), TEST(filter_covers_a_process), TEST(filter_covers_those_before),
-    TEST(filter_covers_daemons), TEST(filter_survives_exec), TEST(filter_covers_threads),
-    TEST(filter_covers_namespaces), TEST(filter_is_as_the_writer_sees), TEST(filter_of_everyone),
-    TEST(filter_of_a_number_to_come), TEST(filter_moves), TEST(filter_against_forks),
-    TEST(kernel_helpers_are_no_loop), TEST(spins_end_early), TEST(nobody_waits_for_a_spin),
-    TEST(a_spin_shares_its_cpu), TEST(the_list_is_whole_lines), TEST(many_targets),
-    TEST(targets_die_with_their_owner), TEST(unmounting), TEST(overlay), TEST(unload_under_load),
-    TEST(churn_under_load), TEST(bad_input_leaks_nothing), TEST(use_leaks_nothing),
-    TEST(sbctl_speaks), TEST(cost_of_a_hit),
+#define TEST(name) \
+    { #name, name }
+    TEST(files_and_formats),
+    TEST(errno_of_commands),
+    TEST(nothing_is_smuggled_in),
+    TEST(lengths),
+    TEST(limits),
+    TEST(kinds_of_files),
+    TEST(may_not_read),
+    TEST(only_root_writes),
+    TEST(update_keeps_hits),
+    TEST(default_delay),
+    TEST(live_and_without_trace),
+    TEST(delays_are_held),
+    TEST(counts_are_exact),
+    TEST(kinds_of_programs),
+    TEST(symbol_rules),
+    TEST(huge_files),
+    TEST(filter_covers_a_process),
+    TEST(filter_covers_those_before),
+    TEST(filter_covers_daemons),
+    TEST(filter_survives_exec),
+    TEST(filter_covers_threads),
+    TEST(filter_covers_namespaces),
+    TEST(filter_is_as_the_writer_sees),
+    TEST(filter_of_everyone),
+    TEST(filter_of_a_number_to_come),
+    TEST(filter_moves),
+    TEST(filter_against_forks),
+    TEST(kernel_helpers_are_no_loop),
+    TEST(spins_end_early),
+    TEST(nobody_waits_for_a_spin),
+    TEST(a_spin_shares_its_cpu),
+    TEST(the_list_is_whole_lines),
+    TEST(many_targets),
+    TEST(targets_die_with_their_owner),
+    TEST(unmounting),
+    TEST(overlay),
+    TEST(unload_under_load),
+    TEST(churn_under_load),
+    TEST(bad_input_leaks_nothing),
+    TEST(use_leaks_nothing),
+    TEST(sbctl_speaks),
+    TEST(cost_of_a_hit),
 };
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
     int passed = 0, failed = 0, skipped = 0;
     const int total = (int)(sizeof(tests) / sizeof(*tests));
     full_counts = getenv("SB_FULL") && !strcmp(getenv("SB_FULL"), "1");
@@ -1625,7 +1751,8 @@ int main(int argc, char **argv) {
     shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int error = load_module("");
     if (shared == MAP_FAILED || error) {
-        printf("can't load the module: %s\n0 passed, %d failed, 0 skipped\n", strerror(error), total);
+        printf("can't load the module: %s\n0 passed, %d failed, 0 skipped\n", strerror(error),
+               total);
         return 1;
     }
     for (int i = 0; i < total; i++) {

@@ -10,25 +10,25 @@
 #include <unistd.h>
 
 #include "command.h"
-#include "sb_elf.h"
 #include "make_elf.h"
+#include "sb_elf.h"
 
 static int passed, failed;
 
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (condition) {                                                                           \
-            passed++;                                                                              \
-        } else {                                                                                   \
-            failed++;                                                                              \
-            printf("%s:%d: %s\n", __FILE__, __LINE__, #condition);                                 \
-        }                                                                                          \
+#define CHECK(condition)                                           \
+    do {                                                           \
+        if (condition) {                                           \
+            passed++;                                              \
+        } else {                                                   \
+            failed++;                                              \
+            printf("%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+        }                                                          \
     } while (0)
 
-static int parse(const char *text, struct sb_command *command) {
+static int parse(const char* text, struct sb_command* command) {
     /* a copy of the exact size: a byte read too far is found */
     size_t length = strlen(text);
-    char *copy = malloc(length ? length : 1);
+    char* copy = malloc(length ? length : 1);
     memcpy(copy, text, length);
     int ret = sb_command_parse(copy, length, command);
     free(copy);
@@ -69,8 +69,9 @@ static void commands(void) {
 }
 
 static void random_commands(unsigned rounds) {
-    static const char *const parts[] = {"+", "-", "=", "*", "/a", ":", "f", " ", "0x", "9", "pid=",
-                                        "\n", "10000000000", "/bin/x:f", "-1"};
+    static const char* const parts[] = {"+",    "-",  "=",           "*",        "/a",
+                                        ":",    "f",  " ",           "0x",       "9",
+                                        "pid=", "\n", "10000000000", "/bin/x:f", "-1"};
     unsigned random = 1;
     int bad = 0;
     for (unsigned i = 0; i < rounds; i++) {
@@ -78,7 +79,7 @@ static void random_commands(unsigned rounds) {
         size_t length = 0;
         struct sb_command command;
         for (int n = rand_r(&random) % 12; n; n--) {
-            const char *part = parts[(unsigned)rand_r(&random) % (sizeof(parts) / sizeof(*parts))];
+            const char* part = parts[(unsigned)rand_r(&random) % (sizeof(parts) / sizeof(*parts))];
             for (int again = rand_r(&random) % 50 ? 1 : rand_r(&random) % 80; again; again--) {
                 if (length + strlen(part) > sizeof(text)) break;
                 memcpy(text + length, part, strlen(part));
@@ -87,7 +88,7 @@ static void random_commands(unsigned rounds) {
         }
         if (length && rand_r(&random) % 4 == 0)
             text[(size_t)rand_r(&random) % length] = (char)rand_r(&random);
-        char *copy = malloc(length ? length : 1);
+        char* copy = malloc(length ? length : 1);
         memcpy(copy, text, length);
         int ret = sb_command_parse(copy, length, &command);
         free(copy);
@@ -102,28 +103,28 @@ static void random_commands(unsigned rounds) {
 }
 
 struct memory {
-    const char *data;
+    const char* data;
     size_t size;
 };
 
-static ssize_t read_memory(void *context, void *buffer, size_t length, u64 offset) {
-    const struct memory *memory = context;
+static ssize_t read_memory(void* context, void* buffer, size_t length, u64 offset) {
+    const struct memory* memory = context;
     if (offset > memory->size || length > memory->size - offset) abort(); /* it checks before */
     memcpy(buffer, memory->data + offset, length);
     return (ssize_t)length;
 }
 
-static int resolve(const char *data, size_t size, const char *symbol, u64 *offset) {
+static int resolve(const char* data, size_t size, const char* symbol, u64* offset) {
     struct memory memory = {data, size};
     const struct sb_reader reader = {read_memory, &memory, size};
     return sb_elf_symbol(&reader, symbol, offset);
 }
 
-static char *made_file(const struct test_elf *elf, size_t *size) {
+static char* made_file(const struct test_elf* elf, size_t* size) {
     char path[] = "/tmp/kmod_parsers_XXXXXX";
     int fd = mkstemp(path);
     struct stat status;
-    char *data = NULL;
+    char* data = NULL;
     if (fd >= 0 && !make_elf(path, elf) && !fstat(fd, &status)) {
         *size = (size_t)status.st_size;
         data = malloc(*size);
@@ -148,8 +149,11 @@ static void elf_files(unsigned rounds) {
         {"dynamic", STT_FUNC, STB_GLOBAL, 1, code + 6, 0x8002},
         {"dynamic", STT_FUNC, STB_GLOBAL, 1, code + 7, 3},
     };
-    struct test_elf elf = {.symtab = symtab, .symtab_count = 5, .dynsym = dynsym,
-                           .dynsym_count = 2, .filler_symbols = 5000};
+    struct test_elf elf = {.symtab = symtab,
+                           .symtab_count = 5,
+                           .dynsym = dynsym,
+                           .dynsym_count = 2,
+                           .filler_symbols = 5000};
     size_t size = 0;
     char *good = made_file(&elf, &size), *bad = malloc(size);
     u64 offset = 0;
@@ -163,7 +167,7 @@ static void elf_files(unsigned rounds) {
     /* every cut gives an errno or, where only the rest of a table is missing, nothing found */
     int wrong = 0;
     for (size_t cut = 0; cut < size; cut += 1 + size / 400) {
-        char *copy = malloc(cut ? cut : 1);
+        char* copy = malloc(cut ? cut : 1);
         memcpy(copy, good, cut);
         int ret = resolve(copy, cut, "fun", &offset);
         wrong += ret != -ENOEXEC;

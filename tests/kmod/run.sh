@@ -3,7 +3,8 @@
 # Builds the module for one of the distribution's kernels and runs its tests in a machine of it.
 # usage: run.sh KERNEL OUT [TEST...]     KERNEL as for scripts/vm.sh; OUT: folder to build in
 # SB_SBCTL names the sbctl to test (skipped without).
-# SB_FULL=1 for the full counts of the long tests. Status 77: skipped, with the reason.
+# SB_FULL=1 for the full counts of the long tests; SB_APPEND for the kernel's command line, such as
+# "slub_debug=FZPU kfence.sample_interval=1 preempt=full". Status 77: skipped, with the reason.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -45,7 +46,7 @@ for program in module_test victim_pie victim_fixed victim_stripped; do
 done
 [ -z "${SB_SBCTL:-}" ] || adds+=(--add "$SB_SBCTL:/bin/sbctl")
 exec "$root/scripts/vm.sh" "$kernel" --module overlay --memory 2048 \
-    --timeout "${SB_TIMEOUT:-300}" --log "$out/console.log" "${adds[@]}" \
+    --append "${SB_APPEND:-}" --timeout "${SB_TIMEOUT:-600}" --log "$out/console.log" "${adds[@]}" \
     --add "$out/libvictim.so:/lib/" --add "$out/libvictim_stripped.so:/lib/" \
     --add "$out/module/speed_bump.ko:/speed_bump.ko" \
     -- env SB_FULL="${SB_FULL:-0}" /bin/module_test "$@"

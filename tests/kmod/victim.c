@@ -4,9 +4,11 @@
 
 int library_work(int value);
 
-__attribute__((noinline)) void program_work(void) { __asm__ volatile("nop"); }
+__attribute__((noinline)) void program_work(void) {
+    __asm__ volatile("nop");
+}
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
     int calls = argc > 1 ? atoi(argv[1]) : 1;
     for (int i = 0; i < calls; i++) {
         program_work();

@@ -4,7 +4,9 @@ namespace victim {
 struct Service {
     int answer(int question);
 };
-__attribute__((noinline)) int Service::answer(int question) { return question * 2 + 1; }
+__attribute__((noinline)) int Service::answer(int question) {
+    return question * 2 + 1;
+}
 } // namespace victim
 
 extern "C" __attribute__((noinline)) int library_work(int value) {

@@ -49,8 +49,8 @@ Result<Fd> open_file(const char* name, int flags) {
         return Error{ErrorKind::kUnsupported, ENOENT, "the kernel module speed_bump is not loaded",
                      "modprobe speed_bump"};
     if (errno == EACCES || errno == EPERM)
-        return Error{ErrorKind::kPermission, errno, "only root may change or read " + kFolder + name,
-                     {}};
+        return Error{
+            ErrorKind::kPermission, errno, "only root may change or read " + kFolder + name, {}};
     return errno_error("open " + kFolder + name, errno);
 }
 
@@ -151,9 +151,13 @@ Result<void> update(std::string_view target, nanoseconds delay, std::optional<pi
     return command('=', target, fmt::format(" {}{}", delay.count(), pid_option(pid)));
 }
 
-Result<void> clear() { return write_file("targets", "-*\n"); }
+Result<void> clear() {
+    return write_file("targets", "-*\n");
+}
 
-Result<void> set_enabled(bool enabled) { return write_file("enabled", enabled ? "1\n" : "0\n"); }
+Result<void> set_enabled(bool enabled) {
+    return write_file("enabled", enabled ? "1\n" : "0\n");
+}
 
 Result<void> set_default_delay(nanoseconds delay) {
     return write_file("default_delay_ns", fmt::format("{}\n", delay.count()));
