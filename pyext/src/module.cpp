@@ -317,10 +317,24 @@ void bind(py::module_& m) {
 } // namespace speedbump::python
 
 #if PYBIND11_VERSION_MAJOR >= 3
-PYBIND11_MODULE(_core, m, py::mod_gil_not_used(), py::multiple_interpreters::per_interpreter_gil())
+PYBIND11_MODULE(pybind_core, m, py::mod_gil_not_used(),
+                py::multiple_interpreters::per_interpreter_gil())
 #else
-PYBIND11_MODULE(_core, m)
+PYBIND11_MODULE(pybind_core, m)
 #endif
 {
     speedbump::python::bind(m);
+}
+
+PYBIND11_PLUGIN_IMPL(_core) {
+#if !SB_MONITORING
+    // pybind11 would wait for ever here: it takes the GIL by PyGILState_Ensure, which before 3.12
+    // knows the main interpreter only.
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError,
+                        "speed_bump can be imported in a subinterpreter from Python 3.12 on");
+        return nullptr;
+    }
+#endif
+    return PyInit_pybind_core();
 }

@@ -30,6 +30,7 @@ using nlohmann::json;
 
 constexpr size_t kFunctionsPerPacket = 64;
 constexpr int kBeginTimeoutMs = 10000;
+constexpr const char* kTaken = "another session has this process already";
 
 struct Channel {
     Fd socket;
@@ -259,44 +260,27 @@ const char* wait_for_end(Channel& channel) {
     }
 }
 
-void run_session(Channel& channel) {
-    Packet first;
-    {
-        const WithoutGil without;
-        pollfd event{channel.socket.get(), POLLIN, 0};
-        if (::poll(&event, 1, kBeginTimeoutMs) <= 0) return;
-        first = receive_packet(channel);
-    }
+// Takes part in the session that the begin packet describes, until its end.
+void take_part(Channel& channel, Packet first) {
     Result<Begin> begin = read_begin(first);
     first.descriptors.clear();
     if (!begin) return refuse(channel, begin.error().message);
     const bool inherited = has_session() && session_identity() == begin->spec.identity;
-    if (has_session() && !inherited) {
-        return refuse(channel, "another session has this process already");
-    }
+    if (has_session() && !inherited) return refuse(channel, kTaken);
     Interpreter* interpreter = this_interpreter();
     if (interpreter == nullptr) return refuse(channel, take_error_text());
-
-    Channel* none = nullptr;
-    if (!g_channel.compare_exchange_strong(none, &channel)) {
-        return refuse(channel, "this process is being served already");
-    }
     std::vector<std::string> warnings;
     if (!inherited) {
         if (!calibrate_hook(*interpreter)) {
-            g_channel.store(nullptr);
             return refuse(channel, "calibration failed: " + take_error_text());
         }
         warnings = not_interpreted(begin->spec.file);
         begin->spec.found = on_found;
         if (Result<void> begun = begin_session(std::move(begin->spec)); !begun) {
-            g_channel.store(nullptr);
             return refuse(channel, begun.error().message);
         }
         for (std::string& warning : hook_everywhere()) warnings.push_back(std::move(warning));
     }
-    const Ref atexit_function(PyCFunction_New(&kAtExit, nullptr));
-    call_atexit("register", atexit_function.get());
     const std::string version(Py_GetVersion(), std::strcspn(Py_GetVersion(), " "));
     const char* reason = nullptr;
     {
@@ -311,11 +295,37 @@ void run_session(Channel& channel) {
         reason = told ? wait_for_end(channel) : "detach";
         stop_delays();
     }
-    call_atexit("unregister", atexit_function.get());
     unhook_everywhere();
     end_session();
-    g_channel.store(nullptr);
     send_packet(channel, {{"op", "gone"}, {"reason", reason}});
+}
+
+// Waits for the begin packet, without the GIL; an empty one when none comes.
+Packet wait_for_begin(Channel& channel) {
+    const WithoutGil without;
+    pollfd events[] = {{channel.socket.get(), POLLIN, 0}, {channel.wake.get(), POLLIN, 0}};
+    const int ready = ::poll(events, 2, kBeginTimeoutMs);
+    return ready > 0 && events[0].revents != 0 ? receive_packet(channel) : Packet();
+}
+
+void run_session(Channel& channel) {
+    Channel* none = nullptr;
+    if (!g_channel.compare_exchange_strong(none, &channel)) return refuse(channel, kTaken);
+    const Ref atexit_function(PyCFunction_New(&kAtExit, nullptr));
+    call_atexit("register", atexit_function.get());
+    try {
+        Packet first = wait_for_begin(channel);
+        if (!first.text.empty()) take_part(channel, std::move(first));
+    } catch (const std::exception&) {
+        // Out of memory, or a packet of the wrong shape: the loader sees the socket close.
+        if (has_session() && !session_identity().empty()) {
+            stop_delays();
+            unhook_everywhere();
+            end_session();
+        }
+    }
+    call_atexit("unregister", atexit_function.get());
+    g_channel.store(nullptr);
 }
 
 } // namespace
@@ -328,16 +338,7 @@ void serve(int channel_fd) noexcept {
     auto channel = std::make_unique<Channel>();
     channel->socket = Fd(channel_fd);
     channel->wake = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    try {
-        run_session(*channel);
-    } catch (const std::exception&) {
-        // Out of memory, or a packet of the wrong shape: the loader sees the socket close.
-        if (g_channel.exchange(nullptr) == channel.get()) {
-            stop_delays();
-            unhook_everywhere();
-            end_session();
-        }
-    }
+    run_session(*channel);
     channel->socket.reset();
     std::unique_lock lock(channel->mutex);
     channel->done = true;

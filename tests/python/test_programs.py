@@ -345,6 +345,27 @@ os.write(WRITER, repr(states).encode())
 
 
 def test_subinterpreters(python):
+    if python.version < (3, 12):
+        result = script(
+            python,
+            """
+            import _xxsubinterpreters as interpreters
+            def f(): pass
+            install(config("__main__:f", delay_ns=1000))
+            id = interpreters.create()
+            try:
+                interpreters.run_string(id, f"import sys; sys.path[:0] = {sys.path!r}\\n"
+                                            "import speed_bump")
+            except interpreters.RunFailedError as error:
+                message = str(error)
+            interpreters.destroy(id)
+            f()
+            print(json.dumps([message, counts()]))
+            """,
+        )
+        assert "from Python 3.12 on" in result[0]
+        assert result[1] == {"__main__:f": [1, 1]}
+        return
     inside = python.file("inside.py", INSIDE)
     result = script(
         python,
