@@ -41,7 +41,7 @@ packages_of() {
     test)
         echo libgtest-dev libgmock-dev clang-format shellcheck mandoc strace python3 \
             python3-pytest redis-server redis-tools nginx apache2-utils gcc procps \
-            util-linux zsh fish
+            util-linux xz-utils zsh fish
         ;;
     demo) echo redis-server redis-tools python3 procps ;;
     bench) echo bpftrace linux-perf apache2-utils wrk redis-server redis-tools nginx ;;
