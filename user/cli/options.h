@@ -22,7 +22,7 @@ struct SessionArguments {
     std::string targets_path;
     session::SessionOptions session;
     std::chrono::nanoseconds stats_interval = std::chrono::seconds(1);
-    std::string control_fifo;  // empty: only the session's socket
+    std::string control_fifo; // empty: only the session's socket
     OutputArguments output;
 };
 
