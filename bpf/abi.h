@@ -49,7 +49,13 @@ struct sb_counts {
 	__u64 measured_ns;  /* sum of what these calls were slowed by, the probe's cost included */
 };
 
-/* Key of the counts; process 0 collects what found no place of its own. */
+/* The counts of one target in one process as the BPF programs keep them, a copy for each CPU. */
+struct sb_tally {
+	struct sb_counts counts;
+	__u64 verified; /* sb_state.departures + 1 when the process was last seen in the tree */
+};
+
+/* Key of the tallies; process 0 collects what found no place of its own. */
 struct sb_counts_key {
 	__u32 tgid;
 	__u32 target;
@@ -76,7 +82,8 @@ struct sb_control {
 
 /* Session state that the programs write. */
 struct sb_state {
-	__u64 members; /* processes in the tree */
+	__u64 members;    /* processes in the tree */
+	__u64 departures; /* processes that have left it */
 	/* failures that must not go unseen */
 	__u64 lost_events;
 	__u64 lost_counts;
@@ -175,7 +182,8 @@ SB_ASSERT(sizeof(struct sb_counts) == 32, "sb_counts");
 SB_ASSERT(sizeof(struct sb_counts_key) == 8, "sb_counts_key");
 SB_ASSERT(sizeof(struct sb_member) == 8, "sb_member");
 SB_ASSERT(sizeof(struct sb_control) == 88, "sb_control");
-SB_ASSERT(sizeof(struct sb_state) == 32, "sb_state");
+SB_ASSERT(sizeof(struct sb_state) == 40, "sb_state");
+SB_ASSERT(sizeof(struct sb_tally) == 40, "sb_tally");
 SB_ASSERT(sizeof(struct sb_event) == 48, "sb_event");
 SB_ASSERT(sizeof(struct sb_task) == 48, "sb_task");
 SB_ASSERT(sizeof(struct sb_table_header) == 144, "sb_table_header");

@@ -31,8 +31,8 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, SB_MAX_COUNTS);
 	__type(key, struct sb_counts_key);
-	__type(value, struct sb_counts);
-} counts SEC(".maps");
+	__type(value, struct sb_tally);
+} tallies SEC(".maps");
 
 /* Whether the program that is loaded can sleep; set before loading. */
 const volatile __u32 sb_may_sleep = 0;
@@ -98,54 +98,73 @@ static long sb_spin_stretch(__u64 i, struct sb_spin *spin)
 	return spin->done ? 1 : 0;
 }
 
-static __always_inline struct sb_counts *sb_counts_of(__u32 tgid, __u32 target)
+/*
+ * The counters of a process that the target is for, NULL for any other process. The tree is only
+ * asked when somebody has left it since the process was last found there: that look-up is a fifth
+ * of what a hit costs here.
+ */
+static __always_inline struct sb_counts *sb_counts_of(__u32 tgid, __u32 index,
+						      struct sb_target *target)
 {
-	struct sb_counts_key key = { .tgid = tgid, .target = target };
-	struct sb_counts *found = bpf_map_lookup_elem(&counts, &key);
+	struct sb_counts_key key = { .tgid = tgid, .target = index };
+	struct sb_tally *found = bpf_map_lookup_elem(&tallies, &key);
+	__u64 now = *(volatile __u64 *)&state.departures + 1;
+	struct sb_member *member;
 
+	if (found && found->verified == now)
+		return &found->counts;
+
+	member = bpf_map_lookup_elem(&tree, &tgid);
+	if (!member || !(target->root_mask & member->roots))
+		return NULL;
 	if (!found) {
-		struct sb_counts zero = {};
+		struct sb_tally zero = {};
 
-		bpf_map_update_elem(&counts, &key, &zero, BPF_NOEXIST);
-		found = bpf_map_lookup_elem(&counts, &key);
+		bpf_map_update_elem(&tallies, &key, &zero, BPF_NOEXIST);
+		found = bpf_map_lookup_elem(&tallies, &key);
 	}
-	if (!found) { /* full: the loader made this one, so that no total is ever wrong */
-		key.tgid = 0;
-		found = bpf_map_lookup_elem(&counts, &key);
+	if (found) {
+		found->verified = now;
+		return &found->counts;
 	}
-	return found;
+	/* Full: the loader made this one, so that no total is ever wrong. */
+	key.tgid = 0;
+	found = bpf_map_lookup_elem(&tallies, &key);
+	if (found)
+		return &found->counts;
+	__sync_fetch_and_add(&state.lost_counts, 1);
+	return NULL;
 }
 
 static __always_inline int sb_hit(void *ctx)
 {
-	__u64 start = bpf_ktime_get_ns(), delay, outside;
+	__u64 start, delay, outside;
 	__u64 cookie = bpf_get_attach_cookie(ctx);
 	__u32 index = (__u32)cookie, kind = (cookie >> 32) & 0xff;
 	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
-	struct sb_member *member;
 	struct sb_target *target;
 	struct sb_counts *mine;
 
 	if (!control.armed || kind >= SB_SITE_KINDS)
 		return 0;
-	member = bpf_map_lookup_elem(&tree, &tgid);
-	if (!member)
-		return 0;
 	target = bpf_map_lookup_elem(&targets, &index);
-	if (!target || !target->enabled || !(target->root_mask & member->roots))
+	if (!target || !target->enabled)
 		return 0;
 	/* While a file changes between narrow and wide probes both are there; one kind counts. */
 	if (target->wide != !!(cookie & SB_COOKIE_WIDE))
 		return 0;
 
-	mine = sb_counts_of(tgid, index);
-	if (!mine) {
-		__sync_fetch_and_add(&state.lost_counts, 1);
+	mine = sb_counts_of(tgid, index, target);
+	if (!mine)
 		return 0;
-	}
 	/* Per CPU, but a sleepable program can be preempted in the middle of an addition. */
 	__sync_fetch_and_add(&mine->hits, 1);
 
+	delay = target->delay_ns;
+	if (!delay)
+		return 0;
+	/* What came before this is calibrated with what lies outside the program. */
+	start = bpf_ktime_get_ns();
 	if (target->start_ns && start < target->start_ns)
 		return 0;
 	if (target->end_ns && start >= target->end_ns)
@@ -156,9 +175,6 @@ static __always_inline int sb_hit(void *ctx)
 		if (!calls || (__sync_fetch_and_add(calls, 1) + 1) % target->every)
 			return 0;
 	}
-	delay = target->delay_ns;
-	if (!delay)
-		return 0;
 	if (delay > SB_MAX_DELAY_NS)
 		delay = SB_MAX_DELAY_NS;
 

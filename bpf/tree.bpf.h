@@ -113,6 +113,7 @@ static __always_inline void sb_leave(__u32 type, struct task_struct *leader)
 
 	if (bpf_map_delete_elem(&tree, &tgid))
 		return;
+	__sync_fetch_and_add(&state.departures, 1);
 	before = __sync_fetch_and_add(&state.members, -1);
 	sb_tell(type, leader, 0, 0, before <= 1);
 }

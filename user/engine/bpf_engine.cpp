@@ -128,8 +128,8 @@ struct BpfEngine::Impl {
     sb_target* targets = nullptr;
     size_t targets_size = 0;
     uint32_t own_tgid = 0;
-    uint64_t exited_members = 0;
     std::vector<TreeEvent> events;
+    std::vector<bool> has_spare_tally; // by target
     Floors floors;
     std::vector<Links> used; // probes of finished measurements
     std::future<void> cleanup;
@@ -278,8 +278,9 @@ Result<bool> BpfEngine::add_member(uint32_t tgid, uint64_t roots) {
 }
 
 void BpfEngine::remove_member(uint32_t tgid) {
-    if (bpf_map_delete_elem(bpf_map__fd(impl_->skeleton->maps.tree), &tgid) == 0)
-        __atomic_fetch_sub(&impl_->state().members, 1, __ATOMIC_RELAXED);
+    if (bpf_map_delete_elem(bpf_map__fd(impl_->skeleton->maps.tree), &tgid) != 0) return;
+    __atomic_fetch_add(&impl_->state().departures, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_sub(&impl_->state().members, 1, __ATOMIC_RELAXED);
 }
 
 uint64_t BpfEngine::member_roots(uint32_t tgid) const {
@@ -306,13 +307,16 @@ Result<void> BpfEngine::configure(uint32_t target, const TargetSettings& setting
     if (target >= SB_MAX_TARGETS)
         return make_error(ErrorKind::kUnsupported, "more than " + std::to_string(SB_MAX_TARGETS) +
                                                        " functions match; narrow the targets");
-    // The entry that takes the counts of processes for which the table has no room.
-    const sb_counts_key key{0, target};
-    const int map = bpf_map__fd(impl_->skeleton->maps.counts);
-    const std::vector<sb_counts> zero(static_cast<size_t>(libbpf_num_possible_cpus()));
-    if (bpf_map_update_elem(map, &key, zero.data(), BPF_NOEXIST) != 0 && errno != EEXIST)
-        return errno_error("make a counter", errno);
-
+    if (target >= impl_->has_spare_tally.size()) impl_->has_spare_tally.resize(target + 1);
+    if (!impl_->has_spare_tally[target]) {
+        // It takes the counts of processes for which the table has no room.
+        const sb_counts_key key{0, target};
+        const int map = bpf_map__fd(impl_->skeleton->maps.tallies);
+        const std::vector<sb_tally> zero(static_cast<size_t>(libbpf_num_possible_cpus()));
+        if (bpf_map_update_elem(map, &key, zero.data(), BPF_NOEXIST) != 0 && errno != EEXIST)
+            return errno_error("make a counter", errno);
+        impl_->has_spare_tally[target] = true;
+    }
     write_target(impl_->targets[target], settings, window_origin_ns, wide);
     return {};
 }
@@ -398,11 +402,11 @@ Result<Links> BpfEngine::attach_wide(const std::string& path, const std::vector<
 // --- counters
 
 std::vector<Counts> BpfEngine::read_counts() const {
-    const int map = bpf_map__fd(impl_->skeleton->maps.counts);
+    const int map = bpf_map__fd(impl_->skeleton->maps.tallies);
     const size_t cpus = static_cast<size_t>(libbpf_num_possible_cpus());
     constexpr uint32_t kBatch = 4096;
     std::vector<sb_counts_key> keys(kBatch);
-    std::vector<sb_counts> values(kBatch * cpus);
+    std::vector<sb_tally> values(kBatch * cpus);
     std::vector<Counts> result;
     uint32_t cursor = 0;
     bool first = true;
@@ -417,7 +421,7 @@ std::vector<Counts> BpfEngine::read_counts() const {
             sum.target = keys[i].target;
             sum.process = static_cast<pid_t>(keys[i].tgid);
             for (size_t cpu = 0; cpu < cpus; ++cpu) {
-                const sb_counts& part = values[i * cpus + cpu];
+                const sb_counts& part = values[i * cpus + cpu].counts;
                 sum.hits += part.hits;
                 sum.delays += part.delays;
                 sum.requested += nanoseconds(part.requested_ns);
@@ -434,7 +438,7 @@ std::vector<Counts> BpfEngine::read_counts() const {
 
 void BpfEngine::forget_counts(uint32_t target, uint32_t tgid) {
     const sb_counts_key key{tgid, target};
-    bpf_map_delete_elem(bpf_map__fd(impl_->skeleton->maps.counts), &key);
+    bpf_map_delete_elem(bpf_map__fd(impl_->skeleton->maps.tallies), &key);
 }
 
 uint64_t BpfEngine::lost_events() const { return impl_->state().lost_events; }
@@ -449,8 +453,10 @@ namespace {
 constexpr int kFloorCalls = 30;
 constexpr int kFloorBatches = 14;
 constexpr int kAccuracyBatches = 9;
-// Long enough for the spin to be entered, short enough to measure quickly.
-constexpr nanoseconds kCalibrationDelay = std::chrono::microseconds(3);
+constexpr int kWarmUpCalls = 3;
+// The way out of a spin costs some 100 ns more after 20 us than after 1 us (seen on Linux 6.18, x86-64):
+// this lies between.
+constexpr nanoseconds kCalibrationDelay = std::chrono::microseconds(5);
 
 } // namespace
 
@@ -490,6 +496,7 @@ class BpfEngine::OwnProbe {
         TargetSettings settings;
         settings.delay = delay;
         if (auto done = engine_.configure(kind(), settings, 0, false); !done) return 0;
+        ns_per_call(site_.function, kWarmUpCalls);
         return ns_per_call(site_.function, calls) - plain_;
     }
     uint32_t kind() const { return static_cast<uint32_t>(site_.kind); }

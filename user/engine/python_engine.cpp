@@ -112,17 +112,17 @@ std::vector<std::string> core_directories() {
         }
     }
     std::string own = own_directory();
-    for (const char* place : {"/pyext/python", "/../pyext/python", "/../../pyext/python",
-                              "/../lib/speedbump/cores"})
+    for (const char* place :
+         {"/pyext/python", "/../pyext/python", "/../../pyext/python", "/../lib/speedbump/cores"})
         directories.push_back(own + place);
     return directories;
 }
 
 Result<std::string> find_core(const process::Interpreter& interpreter,
                               const std::vector<std::string>& directories) {
-    std::string name = fmt::format("_core.cpython-{}{}{}{}-*.so", interpreter.major,
-                                   interpreter.minor, interpreter.free_threaded ? "t" : "",
-                                   interpreter.debug ? "d" : "");
+    std::string name =
+        fmt::format("_core.cpython-{}{}{}{}-*.so", interpreter.major, interpreter.minor,
+                    interpreter.free_threaded ? "t" : "", interpreter.debug ? "d" : "");
     for (const std::string& directory : directories) {
         for (const char* place : {"/", "/*/speed_bump/"}) {
             std::string path = first_match(directory + place + name);
@@ -131,8 +131,7 @@ Result<std::string> find_core(const process::Interpreter& interpreter,
             return std::string(realpath(path.c_str(), real) ? real : path.c_str());
         }
     }
-    return make_error(ErrorKind::kUnsupported,
-                      "no core is built for " + interpreter.describe())
+    return make_error(ErrorKind::kUnsupported, "no core is built for " + interpreter.describe())
         .with_hint(fmt::format("build it, in the source tree: cmake -B build "
                                "-DSPEEDBUMP_PYTHONS=python{} && cmake --build build",
                                interpreter.tag()));
@@ -168,7 +167,9 @@ Result<std::unique_ptr<PythonEngine>> PythonEngine::create(PythonSession session
     return engine;
 }
 
-PythonEngine::~PythonEngine() { detach_all(kDestructorTimeout); }
+PythonEngine::~PythonEngine() {
+    detach_all(kDestructorTimeout);
+}
 
 Result<void> PythonEngine::begin(int channel, uint64_t roots) const {
     json message = {{"op", "begin"},
@@ -209,8 +210,7 @@ Result<PythonEngine::Hooked> PythonEngine::hook(pid_t pid, uint64_t roots,
         // What can't be entered has no core either: inject() says so in better words.
         if (!found->empty() && found->front().is_supported()) {
             Result<std::string> core = find_core(found->front(), directories_);
-            if (!core)
-                return std::move(core.error()).with_context(fmt::format("process {}", pid));
+            if (!core) return std::move(core.error()).with_context(fmt::format("process {}", pid));
             options.core = std::move(*core);
         }
     }
@@ -230,9 +230,9 @@ Result<PythonEngine::Hooked> PythonEngine::hook(pid_t pid, uint64_t roots,
                                       kReadyTimeout.count()));
     std::optional<std::string> packet = receive(hooked.channel.get());
     if (!packet)
-        return make_error(ErrorKind::kIo,
-                          fmt::format("process {}: it ended, or its core did, while being attached",
-                                      pid));
+        return make_error(
+            ErrorKind::kIo,
+            fmt::format("process {}: it ended, or its core did, while being attached", pid));
     json message = parse(*packet);
     if (text_in(message, "op") != "ready") {
         std::string why = text_in(message, "reason") + text_in(message, "message");
@@ -296,7 +296,9 @@ std::vector<Result<PythonAttachment>> PythonEngine::attach(std::span<const pid_t
     return results;
 }
 
-void PythonEngine::forget(pid_t pid) { processes_.erase(pid); }
+void PythonEngine::forget(pid_t pid) {
+    processes_.erase(pid);
+}
 
 // Reports one packet; false when it was the last one of the process.
 bool PythonEngine::handle(pid_t pid, const std::string& packet, std::vector<PythonEvent>& events) {
@@ -305,7 +307,9 @@ bool PythonEngine::handle(pid_t pid, const std::string& packet, std::vector<Pyth
     if (op == "matched")
         events.push_back({PythonEvent::Kind::kMatched, pid, matches_of(pid, message), {}});
     if (op != "gone" && op != "error") return true;
-    events.push_back({PythonEvent::Kind::kGone, pid, {},
+    events.push_back({PythonEvent::Kind::kGone,
+                      pid,
+                      {},
                       text_in(message, "reason") + text_in(message, "message")});
     return false;
 }
@@ -336,8 +340,8 @@ std::vector<PythonEvent> PythonEngine::poll() {
         ::poll(state, 2, 0);
         if (state[0].revents & POLLIN && !(state[0].revents & POLLHUP)) continue;
         if (state[0].revents & (POLLHUP | POLLERR) || state[1].revents) {
-            events.push_back({PythonEvent::Kind::kGone, pid, {},
-                              state[1].revents ? "exit" : "hang-up"});
+            events.push_back(
+                {PythonEvent::Kind::kGone, pid, {}, state[1].revents ? "exit" : "hang-up"});
             forget(pid);
         }
     }
