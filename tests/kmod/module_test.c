@@ -11,7 +11,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/bpf.h>
 #include <linux/capability.h>
+#include <linux/perf_event.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -22,6 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -1656,6 +1659,33 @@ static double per_call_ns(void (*function)(void), unsigned calls) {
     return best;
 }
 
+/* A BPF program that does nothing, attached as a uprobe to this process; -1 where that can't be. */
+static int attach_empty_bpf(unsigned long long offset) {
+    struct bpf_insn program[] = {
+        {.code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = BPF_REG_0, .imm = 0},
+        {.code = BPF_JMP | BPF_EXIT},
+    };
+    union bpf_attr load = {.prog_type = BPF_PROG_TYPE_KPROBE,
+                           .insn_cnt = 2,
+                           .insns = (uintptr_t)program,
+                           .license = (uintptr_t) "GPL"};
+    char* type = slurp("/sys/bus/event_source/devices/uprobe/type");
+    struct perf_event_attr attribute = {.size = sizeof(attribute),
+                                        .type = (uint32_t)atoi(type),
+                                        .uprobe_path = (uintptr_t)SELF,
+                                        .probe_offset = offset};
+    free(type);
+    int bpf = (int)syscall(SYS_bpf, BPF_PROG_LOAD, &load, sizeof(load));
+    int event = (int)syscall(SYS_perf_event_open, &attribute, 0, -1, -1, PERF_FLAG_FD_CLOEXEC);
+    if (bpf < 0 || event < 0 || ioctl(event, PERF_EVENT_IOC_SET_BPF, bpf) ||
+        ioctl(event, PERF_EVENT_IOC_ENABLE, 0)) {
+        close(event);
+        event = -1;
+    }
+    close(bpf);
+    return event;
+}
+
 static void cost_of_a_hit(void) {
     /* Recording names of tasks would patch the scheduler's code while it runs, and an emulator that
      * runs processors in parallel may still execute the breakpoint of such a patch afterwards. */
@@ -1683,10 +1713,16 @@ static void cost_of_a_hit(void) {
             empty = per_call_ns(sites[i].function, 50);
         put("/sys/kernel/tracing/events/uprobes/empty/enable", "0", 1);
         put("/sys/kernel/tracing/uprobe_events", "-:empty", 7);
+        int event_fd = attach_empty_bpf(offset);
+        double bpf = event_fd < 0 ? 0 : per_call_ns(sites[i].function, 50);
+        close(event_fd);
         printf(
             "  %s: plain %.0f ns, module %.0f, with a filter %.0f, outside the filter %.0f, "
-            "kernel's trace event %.0f; module / trace event = %.2f\n",
-            sites[i].kind, plain, probed, filtered, outside, empty, empty > 0 ? probed / empty : 0);
+            "trace event %.0f, empty BPF uprobe %.0f\n",
+            sites[i].kind, plain, probed, filtered, outside, empty, bpf);
+        printf("  %s: module / trace event = %.2f, module / BPF = %.2f\n", sites[i].kind,
+               empty > 0 ? probed / empty : 0, bpf > 0 ? probed / bpf : 0);
+        if (bpf > 0) CHECK(probed < bpf * 1.5);
         CHECK(outside < plain * 1.5 + 20);
         if (empty > 0) CHECK(probed < empty * 1.5);
         enable(false);
