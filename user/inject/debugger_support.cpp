@@ -30,9 +30,12 @@ constexpr uint64_t kPleaseStop = 1 << 5;   // _PY_EVAL_PLEASE_STOP_BIT
 
 uint64_t support_offset(int minor) {
     switch (minor) {
-        case 14: return 712;
-        case 15: return 840;
-        default: return 0;
+        case 14:
+            return 712;
+        case 15:
+            return 840;
+        default:
+            return 0;
     }
 }
 
@@ -135,29 +138,33 @@ class Request {
 };
 
 std::string script_text(const std::string& socket_path, const std::string& source) {
-    // What can't connect any more has been given up: it says nothing and does nothing.
-    std::string text = "def _speedbump_enter():\n"
-                       "    import _socket, array\n"
-                       "    try:\n"
-                       "        s = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)\n"
-                       "        s.connect('" +
-                       socket_path +
-                       "')\n"
-                       "        data, control, flags, name = s.recvmsg(16, 64)\n"
-                       "    except OSError:\n"
-                       "        return\n"
-                       "    fds = array.array('i', control[0][2])\n"
-                       "    exec(compile(_speedbump_source, '<speedbump>', 'exec'),\n"
-                       "         {'channel': s.detach(), 'core': fds[0]})\n"
-                       "_speedbump_source = bytes.fromhex('";
+    // What can't connect any more has been given up: it says nothing and does nothing. The core is
+    // served on a thread of its own: this one is the program's main thread.
+    std::string text =
+        "def _speedbump_enter():\n"
+        "    import _socket, _thread, array\n"
+        "    try:\n"
+        "        s = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)\n"
+        "        s.connect('" +
+        socket_path +
+        "')\n"
+        "        data, control, flags, name = s.recvmsg(16, 64)\n"
+        "    except OSError:\n"
+        "        return\n"
+        "    fds = array.array('i', control[0][2])\n"
+        "    code = compile(_speedbump_source, '<speedbump>', 'exec')\n"
+        "    names = {'channel': s.detach(), 'core': fds[0]}\n"
+        "    _thread.start_new_thread(exec, (code, names))\n"
+        "_speedbump_source = bytes.fromhex('";
     constexpr char kHex[] = "0123456789abcdef";
     for (char c : source) {
         auto byte = static_cast<unsigned char>(c);
         text += kHex[byte >> 4];
         text += kHex[byte & 15];
     }
-    return text + "').decode()\ntry:\n    _speedbump_enter()\nfinally:\n"
-                  "    del _speedbump_enter, _speedbump_source\n";
+    return text +
+           "').decode()\ntry:\n    _speedbump_enter()\nfinally:\n"
+           "    del _speedbump_enter, _speedbump_source\n";
 }
 
 Result<void> send_core(int channel, int core) {
@@ -201,8 +208,7 @@ Result<Fd> enter_by_debugger_support(const DebuggerSupportRequest& request) {
     if (!mailbox) return std::move(mailbox.error());
 
     uint64_t token[2] = {};
-    if (getrandom(token, sizeof(token), 0) != sizeof(token))
-        return errno_error("getrandom", errno);
+    if (getrandom(token, sizeof(token), 0) != sizeof(token)) return errno_error("getrandom", errno);
     std::string inside = fmt::format("/tmp/.speedbump-{:016x}{:016x}", token[0], token[1]);
     std::string outside = fmt::format("/proc/{}/root{}", request.pid, inside);
 
@@ -222,8 +228,8 @@ Result<Fd> enter_by_debugger_support(const DebuggerSupportRequest& request) {
     ScratchFile script{outside + ".py"};
     std::string text = script_text(inside, request.source);
     Fd file(::open(script.path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444));
-    if (!file.valid() || ::write(file.get(), text.data(), text.size()) !=
-                             static_cast<ssize_t>(text.size()))
+    if (!file.valid() ||
+        ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
         return errno_error("write " + script.path, errno);
 
     Request posted(request.pid, *mailbox);
@@ -242,8 +248,7 @@ Result<Fd> enter_by_debugger_support(const DebuggerSupportRequest& request) {
     char buffer[8192];
     ssize_t got = recv(channel.get(), buffer, sizeof(buffer), 0);
     if (got <= 0) return errno_error("load the core", got < 0 ? errno : ECONNRESET);
-    Result<void> answer =
-        read_bootstrap_answer(std::string_view(buffer, static_cast<size_t>(got)));
+    Result<void> answer = read_bootstrap_answer(std::string_view(buffer, static_cast<size_t>(got)));
     if (!answer) return std::move(answer.error());
     return channel;
 }

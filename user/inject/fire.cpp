@@ -133,8 +133,8 @@ std::optional<ExtendedState> read_extended_state(pid_t tid) {
         uint32_t magic1, extended_size;
         uint64_t features;
         uint32_t state_size, padding[7];
-    } software = {kXstateMagic1, static_cast<uint32_t>(size + 4), features,
-                  static_cast<uint32_t>(size), {}};
+    } software = {
+        kXstateMagic1, static_cast<uint32_t>(size + 4), features, static_cast<uint32_t>(size), {}};
     static_assert(sizeof(software) == 48);
     std::memcpy(state.bytes.data() + kSoftwareBytes, &software, sizeof(software));
     std::memcpy(state.bytes.data() + size, &kXstateMagic2, 4);
@@ -155,7 +155,25 @@ void on_tracer_thread(Work work) {
     tracer.join();
 }
 
-void sleep_for(nanoseconds duration) { std::this_thread::sleep_for(duration); }
+void sleep_for(nanoseconds duration) {
+    std::this_thread::sleep_for(duration);
+}
+
+// The scheduler's clock of a CPU now, in milliseconds: when we ourselves last ran there. Moves the
+// calling thread for a moment.
+std::optional<double> scheduler_clock(int cpu) {
+    cpu_set_t all;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(static_cast<size_t>(cpu), &one);
+    if (sched_getaffinity(0, sizeof(all), &all) != 0) return std::nullopt;
+    if (sched_setaffinity(0, sizeof(one), &one) != 0) return std::nullopt;
+    sleep_for(nanoseconds(1)); // an entry is brought up to date when its thread begins to run
+    std::optional<LastRun> own = read_last_run(getpid(), gettid());
+    sched_setaffinity(0, sizeof(all), &all);
+    if (!own || own->cpu != cpu) return std::nullopt;
+    return own->milliseconds;
+}
 
 } // namespace
 
@@ -195,7 +213,9 @@ struct Fire::Plan {
 
 Fire::Fire(std::unique_ptr<Plan> plan) : plan_(std::move(plan)) {}
 
-Fire::~Fire() { restore(); }
+Fire::~Fire() {
+    restore();
+}
 
 Result<std::unique_ptr<Fire>> Fire::prepare(pid_t pid, const std::vector<RemoteModule>& modules) {
     auto plan = std::make_unique<Plan>(pid, modules);
@@ -240,9 +260,9 @@ Result<std::unique_ptr<Fire>> Fire::prepare(pid_t pid, const std::vector<RemoteM
         if (plan->stub_is_there) break;
     }
     if (!plan->stub_is_there)
-        return make_error(ErrorKind::kUnsupported,
-                          fmt::format("process {}: no text segment has {} free bytes behind it",
-                                      pid, stub.size));
+        return make_error(
+            ErrorKind::kUnsupported,
+            fmt::format("process {}: no text segment has {} free bytes behind it", pid, stub.size));
     Bytes payload = payload_bytes();
     plan->block.code_size = (payload.size + 7) & ~size_t{7};
     plan->block.all_signals = kAllSignals;
@@ -326,13 +346,14 @@ Result<Fire::Plan::Look> Fire::Plan::look(pid_t tid, Clock::time_point deadline)
     // thread last ran when the call went to sleep.
     std::optional<LastRun> before;
     double now_ms = 0;
+    Clock::time_point now{};
     if (call && (call->number == SYS_epoll_wait || call->number == SYS_epoll_pwait) &&
         static_cast<int32_t>(call->arguments[3]) > 0) {
         before = read_last_run(pid, tid);
-        sched_yield(); // brings our own entry up to date
-        std::optional<LastRun> own = read_last_run(getpid(), gettid());
-        now_ms = own ? own->milliseconds : 0;
-        if (!own) before.reset();
+        std::optional<double> clock = before ? scheduler_clock(before->cpu) : std::nullopt;
+        now = Clock::now();
+        now_ms = clock.value_or(0);
+        if (!clock) before.reset();
     }
 
     if (ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) != 0) {
@@ -383,9 +404,11 @@ Result<Fire::Plan::Look> Fire::Plan::look(pid_t tid, Clock::time_point deadline)
     uint64_t waited_ms = 0;
     if (before) {
         std::optional<LastRun> after = read_last_run(pid, tid);
-        // One switch: out of its sleep and into the stop. More: it had woken in between.
+        // Once: into the stop. More often: it had woken in between.
         if (after && after->switches <= before->switches + 1 && now_ms > before->milliseconds)
-            waited_ms = static_cast<uint64_t>(now_ms - before->milliseconds);
+            waited_ms = static_cast<uint64_t>(
+                0.5 + now_ms - before->milliseconds +
+                std::chrono::duration<double, std::milli>(Clock::now() - now).count());
     }
     bool signal_waits = false;
     if (interrupted) {
@@ -404,8 +427,7 @@ Result<Fire::Plan::Look> Fire::Plan::look(pid_t tid, Clock::time_point deadline)
         }
     }
     // The kernel itself restarts every interrupted call but those that fail with EINTR.
-    if (resumption && interrupted && !signal_waits &&
-        static_cast<int64_t>(regs.rax) == -EINTR) {
+    if (resumption && interrupted && !signal_waits && static_cast<int64_t>(regs.rax) == -EINTR) {
         user_regs_struct again = resumption->regs;
         again.orig_rax = kAllSignals;
         ptrace(PTRACE_SETREGS, tid, nullptr, &again);
@@ -459,14 +481,16 @@ Result<FireReport> Fire::fire(Clock::time_point deadline) {
                 return;
             }
             sleep_for(pause);
-            pause = std::min<nanoseconds>(pause * 2, std::chrono::milliseconds(10));
+            pause = std::min<nanoseconds>(pause + pause / 2, std::chrono::milliseconds(2));
         }
     });
     if (failure) return std::move(*failure);
     return plan.report;
 }
 
-void Fire::confirm_answer() { plan_->answered = true; }
+void Fire::confirm_answer() {
+    plan_->answered = true;
+}
 
 int Fire::borrowed_error() const {
     if (!plan_->fired) return 0;
@@ -489,7 +513,8 @@ bool Fire::is_empty() const {
         return !inside && !plan.safe_points.has_signal_frame(call->stack_pointer,
                                                              plan.stack_end(call->stack_pointer));
     };
-    if (plan.stub_was_there) { // by an injector that was killed: which thread it borrowed is unknown
+    if (plan.stub_was_there) { // by an injector that was killed: which thread it borrowed is
+                               // unknown
         std::vector<pid_t> threads = read_threads(plan.pid);
         if (!std::all_of(threads.begin(), threads.end(), blocked_elsewhere)) return false;
     }

@@ -18,10 +18,10 @@ using std::chrono::nanoseconds;
 
 // What starting a thread in a target took.
 struct FireReport {
-    uint64_t region = 0;     // where the new thread's Region lies (see payload.h)
-    pid_t borrowed = 0;      // the thread that made it
-    nanoseconds stopped{0};  // sum over all looks: from the request to stop to the release
-    unsigned looks = 0;      // threads stopped, the borrowed one included
+    uint64_t region = 0;    // where the new thread's Region lies (see payload.h)
+    pid_t borrowed = 0;     // the thread that made it
+    nanoseconds stopped{0}; // sum over all looks: from the request to stop to the release
+    unsigned looks = 0;     // threads stopped, the borrowed one included
 };
 
 // Starts a thread in a running process: one thread is stopped at a safe point, given a few hundred

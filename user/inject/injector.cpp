@@ -105,11 +105,11 @@ class CoreForTarget {
     bool drop(const std::string& root, const std::string& directory, const Fd& file) {
         uint64_t token[2] = {};
         if (getrandom(token, sizeof(token), 0) != sizeof(token)) return false;
-        std::string inside = fmt::format("{}/.speedbump-{:016x}{:016x}.so", directory, token[0],
-                                         token[1]);
+        std::string inside =
+            fmt::format("{}/.speedbump-{:016x}{:016x}.so", directory, token[0], token[1]);
         std::string outside = root + inside;
-        Fd copy(::open(outside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
-                       0555));
+        Fd copy(
+            ::open(outside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0555));
         if (!copy.valid()) return false;
         dropped_ = outside;
         char buffer[65536];
@@ -155,20 +155,19 @@ const RemoteModule* module_of(const std::vector<RemoteModule>& modules,
 }
 
 Result<void> fill_go(Go& go, pid_t pid, const RemoteModule& module, const std::string& source) {
-    for (auto [slot, name] : {std::pair{&go.py_is_initialized, "Py_IsInitialized"},
-                              std::pair{&go.gil_ensure, "PyGILState_Ensure"},
-                              std::pair{&go.gil_release, "PyGILState_Release"},
-                              std::pair{&go.dict_new, "PyDict_New"},
-                              std::pair{&go.dict_set_item_string, "PyDict_SetItemString"},
-                              std::pair{&go.long_from_long, "PyLong_FromLong"},
-                              std::pair{&go.run_string, "PyRun_StringFlags"},
-                              std::pair{&go.dec_ref, "Py_DecRef"},
-                              std::pair{&go.err_clear, "PyErr_Clear"}}) {
+    for (auto [slot, name] :
+         {std::pair{&go.py_is_initialized, "Py_IsInitialized"},
+          std::pair{&go.gil_ensure, "PyGILState_Ensure"},
+          std::pair{&go.gil_release, "PyGILState_Release"}, std::pair{&go.dict_new, "PyDict_New"},
+          std::pair{&go.dict_set_item_string, "PyDict_SetItemString"},
+          std::pair{&go.long_from_long, "PyLong_FromLong"},
+          std::pair{&go.run_string, "PyRun_StringFlags"}, std::pair{&go.dec_ref, "Py_DecRef"},
+          std::pair{&go.err_clear, "PyErr_Clear"}}) {
         std::optional<uint64_t> address = module.find(name);
         if (!address)
-            return make_error(ErrorKind::kUnsupported,
-                              fmt::format("process {}: {} does not export {}", pid, module.path(),
-                                          name));
+            return make_error(
+                ErrorKind::kUnsupported,
+                fmt::format("process {}: {} does not export {}", pid, module.path(), name));
         *slot = *address;
     }
     if (source.size() >= sizeof(go.source))
@@ -221,10 +220,11 @@ Result<Region> wait_for_thread(pid_t pid, Fire& fire, const FireReport& report, 
         pollfd ended{pid_fd, POLLIN, 0};
         if (poll(&ended, 1, 0) > 0) return errno_error(fmt::format("process {}", pid), ESRCH);
         if (Clock::now() > deadline)
-            return make_error(ErrorKind::kTimeout,
-                              fmt::format("process {}: the borrowed thread {} made no thread within "
-                                          "{} ms",
-                                          pid, report.borrowed, kThreadTimeout.count()));
+            return make_error(
+                ErrorKind::kTimeout,
+                fmt::format("process {}: the borrowed thread {} made no thread within "
+                            "{} ms",
+                            pid, report.borrowed, kThreadTimeout.count()));
         std::this_thread::sleep_for(pause);
         pause = std::min<nanoseconds>(pause + pause / 4, milliseconds(1));
     }
@@ -258,8 +258,9 @@ Result<void> wait_for_core(pid_t pid, int channel, int pid_fd, milliseconds time
                        fmt::format("process {}: {} let no other thread run for {} ms: a call into "
                                    "C holds the interpreter lock",
                                    pid, interpreter.describe(), timeout.count()))
-                .with_hint("nothing was left behind that would run later; try again when the call "
-                           "is over");
+                .with_hint(
+                    "nothing was left behind that would run later; try again when the call "
+                    "is over");
     }
 }
 

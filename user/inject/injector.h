@@ -26,8 +26,8 @@ struct InjectOptions {
 
 // What getting in took.
 struct Timing {
-    nanoseconds stopped{0};  // the target's threads were held, in all
-    unsigned stops = 0;      // how many times
+    nanoseconds stopped{0};   // the target's threads were held, in all
+    unsigned stops = 0;       // how many times
     nanoseconds to_thread{0}; // from the call until a thread of ours ran in the target
     nanoseconds to_code{0};   // from the call until the first Python code of ours had run
 };

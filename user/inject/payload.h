@@ -10,8 +10,8 @@
 namespace speedbump::inject {
 
 inline constexpr uint32_t kRegionMagic = 0x53423031;
-inline constexpr uint64_t kCodeOffset = 0;      // of the region: the code, one or two pages
-inline constexpr uint64_t kDataOffset = 0x2000; // struct Region
+inline constexpr uint64_t kCodeOffset = 0;       // of the region: the code, one or two pages
+inline constexpr uint64_t kDataOffset = 0x2000;  // struct Region
 inline constexpr uint64_t kRegionSize = 0x30000; // the rest is the borrowed thread's stack
 inline constexpr size_t kMaxSource = 12 * 1024;
 
@@ -58,14 +58,14 @@ struct Go {
 // Lives at region + kDataOffset; the injector only reads it.
 struct Region {
     uint32_t magic;
-    uint32_t state;         // RegionState
-    uint32_t left;          // 1: the borrowed thread uses the region no more
-    int32_t our_fd;         // the injector's end of the bootstrap socket pair
-    int32_t error;          // errno
-    uint32_t thread_id;     // of the new thread
-    uint64_t address;       // of the region itself
+    uint32_t state;     // RegionState
+    uint32_t left;      // 1: the borrowed thread uses the region no more
+    int32_t our_fd;     // the injector's end of the bootstrap socket pair
+    int32_t error;      // errno
+    uint32_t thread_id; // of the new thread
+    uint64_t address;   // of the region itself
     uint64_t size;
-    uint64_t munmap;        // in libc
+    uint64_t munmap; // in libc
     uint64_t pthread_self;
     uint64_t pthread_detach;
     Go go;

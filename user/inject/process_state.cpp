@@ -34,6 +34,20 @@ uint64_t number(std::string_view text, int base) {
     return std::strtoull(std::string(text).c_str(), nullptr, base);
 }
 
+// A numeric field of a stat file, counted from 1 as in proc(5); not the first three.
+std::optional<uint64_t> stat_field(const std::string& path, int index) {
+    std::string text = read_proc(path);
+    size_t at = text.rfind(')'); // the name in front may hold anything
+    if (at == std::string::npos) return std::nullopt;
+    const char* rest = text.c_str() + at + 2;
+    for (int i = 3; i < index; ++i) {
+        rest = std::strchr(rest, ' ');
+        if (!rest) return std::nullopt;
+        ++rest;
+    }
+    return std::strtoull(rest, nullptr, 10);
+}
+
 std::string command_of(pid_t pid) {
     std::string name = read_proc(fmt::format("/proc/{}/comm", pid));
     while (!name.empty() && name.back() == '\n') name.pop_back();
@@ -64,7 +78,8 @@ std::optional<ThreadStatus> read_status(pid_t pid, pid_t tid) {
     if (at != std::string_view::npos) status.state = state[at];
     status.tracer = static_cast<pid_t>(number(field(text, "TracerPid:"), 10));
     status.blocked_signals = number(field(text, "SigBlk:"), 16);
-    status.pending_signals = number(field(text, "SigPnd:"), 16) | number(field(text, "ShdPnd:"), 16);
+    status.pending_signals =
+        number(field(text, "SigPnd:"), 16) | number(field(text, "ShdPnd:"), 16);
     status.ignored_signals = number(field(text, "SigIgn:"), 16);
     status.shadow_stack =
         field(text, "x86_Thread_features:").find("shstk") != std::string_view::npos;
@@ -104,21 +119,14 @@ std::vector<pid_t> read_threads(pid_t pid) {
 }
 
 std::optional<std::chrono::milliseconds> read_age(pid_t pid) {
-    std::string text = read_proc(fmt::format("/proc/{}/stat", pid));
-    size_t at = text.rfind(')'); // the name in front may hold anything
-    if (at == std::string::npos) return std::nullopt;
-    const char* rest = text.c_str() + at + 2;
-    constexpr int kStartTime = 22; // counted from 1; the state behind the name is 3
-    for (int i = 3; i < kStartTime && rest; ++i) {
-        rest = std::strchr(rest, ' ');
-        if (rest) ++rest;
-    }
-    if (!rest) return std::nullopt;
-    auto ticks = static_cast<int64_t>(std::strtoull(rest, nullptr, 10));
+    constexpr int kStartTime = 22;
+    std::optional<uint64_t> ticks = stat_field(fmt::format("/proc/{}/stat", pid), kStartTime);
+    if (!ticks) return std::nullopt;
     timespec now = {};
     clock_gettime(CLOCK_BOOTTIME, &now);
     int64_t now_ms = int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1000000;
-    return std::chrono::milliseconds(now_ms - ticks * 1000 / sysconf(_SC_CLK_TCK));
+    auto start_ms = static_cast<int64_t>(*ticks) * 1000 / sysconf(_SC_CLK_TCK);
+    return std::chrono::milliseconds(now_ms - start_ms);
 }
 
 std::optional<LastRun> read_last_run(pid_t pid, pid_t tid) {
@@ -130,9 +138,13 @@ std::optional<LastRun> read_last_run(pid_t pid, pid_t tid) {
                                                : std::string(line.substr(colon + 1));
     };
     std::string run = value("se.exec_start");
-    std::string switches = value("nr_switches");
+    std::string switches = value("nr_voluntary_switches");
     if (run.empty() || switches.empty()) return std::nullopt;
-    return LastRun{std::strtod(run.c_str(), nullptr), number(switches, 10)};
+    constexpr int kProcessor = 39;
+    std::optional<uint64_t> cpu =
+        stat_field(fmt::format("/proc/{}/task/{}/stat", pid, tid), kProcessor);
+    if (!cpu) return std::nullopt;
+    return LastRun{std::strtod(run.c_str(), nullptr), number(switches, 10), static_cast<int>(*cpu)};
 }
 
 std::optional<Error> obstacle(pid_t pid) {
@@ -141,8 +153,9 @@ std::optional<Error> obstacle(pid_t pid) {
     if (!status) return errno_error(fmt::format("process {}", pid), ESRCH);
     std::vector<pid_t> threads = read_threads(pid);
     if (status->state == 'Z' && threads.size() <= 1)
-        return make_error(ErrorKind::kNotFound, who + " is a zombie: it has ended, and its parent "
-                                                      "has not asked for its status yet");
+        return make_error(ErrorKind::kNotFound, who +
+                                                    " is a zombie: it has ended, and its parent "
+                                                    "has not asked for its status yet");
     bool all_uninterruptible = !threads.empty();
     for (pid_t tid : threads) {
         std::optional<ThreadStatus> thread = read_status(pid, tid);

@@ -40,11 +40,13 @@ std::vector<pid_t> read_threads(pid_t pid);
 // How long ago a process was forked; nothing when it is gone. Good to 10 ms.
 std::optional<std::chrono::milliseconds> read_age(pid_t pid);
 
-// When a thread last ran, on the scheduler's clock, and how often it was switched out. Only on
-// kernels that show /proc/PID/task/TID/sched.
+// When a thread last ran, on the clock of the CPU where it did (their clocks leave out interrupts
+// and stolen time, so they differ), and how often it gave the CPU up. Only on kernels that show
+// /proc/PID/task/TID/sched.
 struct LastRun {
     double milliseconds = 0;
     uint64_t switches = 0;
+    int cpu = 0;
 };
 std::optional<LastRun> read_last_run(pid_t pid, pid_t tid);
 

@@ -54,15 +54,16 @@ bool was_interrupted(const user_regs_struct& regs) {
         case kErestartNoIntr:
         case kErestartNoHand:
         case kErestartBlock:
-        case EINTR: return true;
-        default: return false;
+        case EINTR:
+            return true;
+        default:
+            return false;
     }
 }
 
 } // namespace
 
-SafePoints::SafePoints(process::RemoteMemory memory,
-                       const std::vector<RemoteModule>& modules)
+SafePoints::SafePoints(process::RemoteMemory memory, const std::vector<RemoteModule>& modules)
     : memory_(memory), modules_(&modules) {
     for (const RemoteModule& module : modules) {
         std::vector<RemoteModule::Range>* list = &user_code_;
@@ -77,13 +78,14 @@ SafePoints::SafePoints(process::RemoteMemory memory,
     }
 }
 
-bool SafePoints::in_ranges(const std::vector<RemoteModule::Range>& ranges,
-                           uint64_t address) const {
+bool SafePoints::in_ranges(const std::vector<RemoteModule::Range>& ranges, uint64_t address) const {
     return std::any_of(ranges.begin(), ranges.end(),
                        [&](const RemoteModule::Range& range) { return range.contains(address); });
 }
 
-bool SafePoints::is_user_code(uint64_t address) const { return in_ranges(user_code_, address); }
+bool SafePoints::is_user_code(uint64_t address) const {
+    return in_ranges(user_code_, address);
+}
 
 bool SafePoints::blocks_safely(long number, uint64_t second_argument) {
     switch (number) {
@@ -105,10 +107,14 @@ bool SafePoints::blocks_safely(long number, uint64_t second_argument) {
         case SYS_recvmmsg:
         case SYS_wait4:
         case SYS_waitid:
-        case SYS_pause: return true;
+        case SYS_pause:
+        // A sleep, poll or futex with a time-out that goes on after an earlier stop.
+        case SYS_restart_syscall:
+            return true;
         case SYS_futex: // a plain FUTEX_WAIT is one of glibc's own locks
             return (second_argument & FUTEX_CMD_MASK) == FUTEX_WAIT_BITSET;
-        default: return false;
+        default:
+            return false;
     }
 }
 
@@ -138,9 +144,8 @@ Stand SafePoints::judge(const user_regs_struct& regs) const {
 bool SafePoints::is_leaf(const user_regs_struct& regs) const {
     std::optional<uint64_t> back = memory_.value<uint64_t>(regs.rsp);
     if (!back || !is_user_code(*back)) return false;
-    auto module = std::find_if(modules_->begin(), modules_->end(), [&](const RemoteModule& m) {
-        return m.contains_code(*back);
-    });
+    auto module = std::find_if(modules_->begin(), modules_->end(),
+                               [&](const RemoteModule& m) { return m.contains_code(*back); });
     if (module == modules_->end()) return false;
     std::array<uint8_t, 6> call = {};
     if (memory_.read_some(*back - 6, call.data(), 6) != 6) return false;
@@ -202,9 +207,14 @@ std::optional<Resumption> resumption_of(const process::RemoteMemory& memory,
             result.mode = kResumeRestart;
             result.regs.rax = SYS_restart_syscall;
             break;
-        case kErestartNoIntr: break;
-        case kErestartSys: result.repeat = kRepeatUnlessSignal; break;
-        default: result.repeat = kRepeatUnlessAnySignal; break;
+        case kErestartNoIntr:
+            break;
+        case kErestartSys:
+            result.repeat = kRepeatUnlessSignal;
+            break;
+        default:
+            result.repeat = kRepeatUnlessAnySignal;
+            break;
     }
     // Of the calls that the stop alone makes fail with EINTR only these have a relative time-out
     // in a register.

@@ -14,11 +14,11 @@ namespace speedbump::process {
 
 // A CPython interpreter in a process, as seen from outside.
 struct Interpreter {
-    int major = 0; // 0: older than 3.7, where nothing tells the version
-    int minor = 0; // of a 3.7, 3.8 or 3.9, which nothing tells apart either: 9
+    int major = 0;  // 0: older than 3.7, where nothing tells the version
+    int minor = 0;  // of a 3.7, 3.8 or 3.9, which nothing tells apart either: 9
     int micro = -1; // -1: not told by this version (before 3.11)
     bool free_threaded = false;
-    bool debug = false;       // --with-pydebug: another ABI
+    bool debug = false;         // --with-pydebug: another ABI
     bool in_executable = false; // static: the interpreter is part of the main executable
     bool initialized = false;   // an interpreter state exists
     bool musl = false;

@@ -18,7 +18,9 @@ constexpr uint64_t kPageSize = 4096;
 constexpr size_t kMaxSymbolName = 256;
 constexpr uint32_t kMaxChain = 1 << 16; // a damaged hash table must not hold us
 
-uint64_t page_up(uint64_t address) { return (address + kPageSize - 1) & ~(kPageSize - 1); }
+uint64_t page_up(uint64_t address) {
+    return (address + kPageSize - 1) & ~(kPageSize - 1);
+}
 
 uint32_t gnu_hash(std::string_view name) {
     uint32_t hash = 5381;
@@ -50,15 +52,17 @@ Error access_error(pid_t pid, const std::string& what, int error_number) {
     if (error.kind != ErrorKind::kPermission) return error;
     switch (yama_scope()) {
         case 1:
-            error.hint = "yama lets only a parent look into a process (ptrace_scope 1): run as "
-                         "root, or once: sudo sysctl kernel.yama.ptrace_scope=0";
+            error.hint =
+                "yama lets only a parent look into a process (ptrace_scope 1): run as "
+                "root, or once: sudo sysctl kernel.yama.ptrace_scope=0";
             break;
         case 2:
             error.hint = "yama asks for CAP_SYS_PTRACE (ptrace_scope 2): run as root";
             break;
         case 3:
-            error.hint = "yama forbids ptrace until the next boot (ptrace_scope 3): start the "
-                         "program with `speedbump run` instead";
+            error.hint =
+                "yama forbids ptrace until the next boot (ptrace_scope 3): start the "
+                "program with `speedbump run` instead";
             break;
         default:
             error.hint = "run as root, or with CAP_SYS_PTRACE in the process's user namespace";
@@ -156,16 +160,35 @@ bool RemoteModule::load(const std::vector<Mapping>& mappings, size_t first, size
     for (const Elf64_Dyn& entry : entries) {
         if (entry.d_tag == DT_NULL) break;
         switch (entry.d_tag) {
-            case DT_SYMTAB: symbols_ = pointer(entry.d_un.d_ptr); break;
-            case DT_STRTAB: strings_ = pointer(entry.d_un.d_ptr); break;
-            case DT_GNU_HASH: gnu_hash_ = pointer(entry.d_un.d_ptr); break;
-            case DT_HASH: sysv_hash_ = pointer(entry.d_un.d_ptr); break;
-            case DT_SONAME: soname = entry.d_un.d_val; break;
-            case DT_RELA: rela.start = pointer(entry.d_un.d_ptr); break;
-            case DT_RELASZ: rela.end = entry.d_un.d_val; break;
-            case DT_JMPREL: jmprel.start = pointer(entry.d_un.d_ptr); break;
-            case DT_PLTRELSZ: jmprel.end = entry.d_un.d_val; break;
-            default: break;
+            case DT_SYMTAB:
+                symbols_ = pointer(entry.d_un.d_ptr);
+                break;
+            case DT_STRTAB:
+                strings_ = pointer(entry.d_un.d_ptr);
+                break;
+            case DT_GNU_HASH:
+                gnu_hash_ = pointer(entry.d_un.d_ptr);
+                break;
+            case DT_HASH:
+                sysv_hash_ = pointer(entry.d_un.d_ptr);
+                break;
+            case DT_SONAME:
+                soname = entry.d_un.d_val;
+                break;
+            case DT_RELA:
+                rela.start = pointer(entry.d_un.d_ptr);
+                break;
+            case DT_RELASZ:
+                rela.end = entry.d_un.d_val;
+                break;
+            case DT_JMPREL:
+                jmprel.start = pointer(entry.d_un.d_ptr);
+                break;
+            case DT_PLTRELSZ:
+                jmprel.end = entry.d_un.d_val;
+                break;
+            default:
+                break;
         }
     }
     for (Range range : {jmprel, rela})
@@ -178,8 +201,7 @@ bool RemoteModule::load(const std::vector<Mapping>& mappings, size_t first, size
     return true;
 }
 
-bool RemoteModule::is_named(uint64_t symbol_index, std::string_view name,
-                            uint64_t* address) const {
+bool RemoteModule::is_named(uint64_t symbol_index, std::string_view name, uint64_t* address) const {
     auto symbol = memory_.value<Elf64_Sym>(symbols_ + symbol_index * sizeof(Elf64_Sym));
     if (!symbol || symbol->st_shndx == SHN_UNDEF || symbol->st_value == 0) return false;
     if (ELF64_ST_TYPE(symbol->st_info) == STT_TLS) return false;
@@ -243,8 +265,8 @@ std::optional<std::string> RemoteModule::symbol_of_slot(uint64_t slot) const {
         entries.resize(bytes / sizeof(Elf64_Rela));
         for (const Elf64_Rela& entry : entries) {
             if (bias_ + entry.r_offset != slot) continue;
-            auto symbol = memory_.value<Elf64_Sym>(symbols_ +
-                                                   ELF64_R_SYM(entry.r_info) * sizeof(Elf64_Sym));
+            auto symbol =
+                memory_.value<Elf64_Sym>(symbols_ + ELF64_R_SYM(entry.r_info) * sizeof(Elf64_Sym));
             if (!symbol) return std::nullopt;
             char name[kMaxSymbolName] = {};
             memory_.read_some(strings_ + symbol->st_name, name, sizeof(name) - 1);

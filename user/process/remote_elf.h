@@ -54,9 +54,9 @@ class RemoteModule {
 
     const std::string& path() const { return path_; }
     const std::string& soname() const { return soname_; }
-    bool is_executable() const { return is_executable_; } // an ET_EXEC, or has an interpreter
-    uint64_t bias() const { return bias_; }               // address minus p_vaddr
-    const std::vector<Range>& code() const { return code_; }  // executable mappings
+    bool is_executable() const { return is_executable_; }    // an ET_EXEC, or has an interpreter
+    uint64_t bias() const { return bias_; }                  // address minus p_vaddr
+    const std::vector<Range>& code() const { return code_; } // executable mappings
     // The bytes from the end of each executable segment to the end of its last page.
     const std::vector<Range>& code_padding() const { return padding_; }
     bool contains_code(uint64_t address) const;

@@ -124,14 +124,19 @@ bool stress(const Options& options, const std::string& python) {
         to_code.push_back(static_cast<double>(attachment->timing.to_code.count()) / 1e6);
         looks.push_back(attachment->timing.stops);
         if (!target.alive())
-            return complain(options, python, fmt::format("cycle {}: the target died, status {:#x}",
-                                                         cycle, target.status()));
+            return complain(
+                options, python,
+                fmt::format("cycle {}: the target died, status {:#x}", cycle, target.status()));
         // The first cycle brings the core and malloc's arenas.
         if (cycle == 0) before = look_at(target.pid());
     }
     if (!target.beats_in(10s)) return complain(options, python, "the target hangs");
-    std::this_thread::sleep_for(20ms);
+    // The core says goodbye just before its thread ends, which needs the interpreter lock.
     Belongings after = look_at(target.pid());
+    for (int i = 0; i < 500 && after.threads > before.threads; ++i) {
+        std::this_thread::sleep_for(10ms);
+        after = look_at(target.pid());
+    }
     // glibc keeps some stacks and arenas for reuse: a few, however many cycles there were.
     constexpr size_t kReuse = 40;
     if (after.threads > before.threads || after.descriptors > before.descriptors + 1 ||
@@ -146,18 +151,18 @@ bool stress(const Options& options, const std::string& python) {
     for (int i = 0; i < options.kills; ++i) {
         kill_one(options, target.pid(), table.get(), random);
         if (!target.alive())
-            return complain(options, python,
-                            fmt::format("kill {}: the target died, status {:#x}", i,
-                                        target.status()));
+            return complain(
+                options, python,
+                fmt::format("kill {}: the target died, status {:#x}", i, target.status()));
     }
     if (!target.beats_in(10s)) return complain(options, python, "the target hangs after kills");
-    fmt::print("{:9} {:44} cycles {} kills {} | stopped us: median {:.0f} p95 {:.0f} max {:.0f}, "
-               "looks {:.0f} p95 {:.0f} | to code ms: median {:.1f} p95 {:.1f} max {:.1f} | "
-               "mappings {} to {}\n",
-               options.kind, python, options.cycles, options.kills, at(stopped, 0.5),
-               at(stopped, 0.95), at(stopped, 1), at(looks, 0.5), at(looks, 0.95),
-               at(to_code, 0.5), at(to_code, 0.95), at(to_code, 1), before.mappings,
-               after.mappings);
+    fmt::print(
+        "{:9} {:44} cycles {} kills {} | stopped us: median {:.0f} p95 {:.0f} max {:.0f}, "
+        "looks {:.0f} p95 {:.0f} | to code ms: median {:.1f} p95 {:.1f} max {:.1f} | "
+        "mappings {} to {}\n",
+        options.kind, python, options.cycles, options.kills, at(stopped, 0.5), at(stopped, 0.95),
+        at(stopped, 1), at(looks, 0.5), at(looks, 0.95), at(to_code, 0.5), at(to_code, 0.95),
+        at(to_code, 1), before.mappings, after.mappings);
     fflush(stdout);
     return true;
 }
@@ -174,8 +179,9 @@ int main(int argc, char** argv) {
         if (name == "--core") options.core = argv[index + 1];
     }
     if (argc - index < 3) {
-        fmt::print(stderr, "usage: {} [--cycles N] [--kills N] [--core FILE] TARGETS.PY KIND "
-                           "PYTHON...\n",
+        fmt::print(stderr,
+                   "usage: {} [--cycles N] [--kills N] [--core FILE] TARGETS.PY KIND "
+                   "PYTHON...\n",
                    argv[0]);
         return 2;
     }

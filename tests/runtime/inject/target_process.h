@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -31,8 +32,8 @@ class TargetProcess {
         Fd file(mkstemp(path));
         path_ = path;
         if (ftruncate(file.get(), 8) != 0 || fchmod(file.get(), 0666) != 0) return;
-        beats_ = static_cast<volatile uint64_t*>(
-            mmap(nullptr, 8, PROT_READ, MAP_SHARED, file.get(), 0));
+        beats_ =
+            static_cast<volatile uint64_t*>(mmap(nullptr, 8, PROT_READ, MAP_SHARED, file.get(), 0));
         command.push_back(path_);
         command.insert(command.end(), more.begin(), more.end());
         std::vector<char*> arguments;
@@ -40,6 +41,7 @@ class TargetProcess {
         arguments.push_back(nullptr);
         pid_ = fork();
         if (pid_ == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
             execvp(arguments[0], arguments.data());
             _exit(127);
         }
@@ -93,8 +95,7 @@ inline Fd make_table(uint32_t targets, uint64_t delay_ns) {
     header.armed = 1;
     header.target_count = targets;
     header.slot_count = 64;
-    header.slot_bytes =
-        static_cast<uint32_t>(align(sizeof(sb_slot) + targets * sizeof(sb_counts)));
+    header.slot_bytes = static_cast<uint32_t>(align(sizeof(sb_slot) + targets * sizeof(sb_counts)));
     header.targets_offset = align(sizeof(header));
     header.turns_offset = align(header.targets_offset + targets * sizeof(sb_target));
     header.slots_offset = align(header.turns_offset + targets * sizeof(sb_turn));

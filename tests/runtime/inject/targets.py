@@ -61,8 +61,9 @@ def wait_in_epoll():
         beat()
 
 
-def allocate(number):
+def allocate(number, start):
     blocks = [b""] * 64
+    start.wait()
     while True:
         for i in range(2000):
             blocks[(i * 7 + number) % 64] = bytearray((i * 37 + number * 101) % 9000)
@@ -70,8 +71,10 @@ def allocate(number):
 
 
 def threads():
+    start = threading.Event()
     for number in range(20):
-        threading.Thread(target=allocate, args=(number,), daemon=True).start()
+        threading.Thread(target=allocate, args=(number, start), daemon=True).start()
+    start.set()
     while True:
         time.sleep(1)
 

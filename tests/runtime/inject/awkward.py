@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: MIT
+"""Awkward targets: awkward.py KIND BEATS.
+
+deaf: blocked in accept() for ever; each SIGUSR1 beats in a Python handler.
+held: a call into C holds the interpreter lock for a second at a time.
+work: calls work() all the time, and beats for each call.
+"""
+
+import ctypes
+import mmap
+import os
+import signal
+import socket
+import struct
+import sys
+
+kind, path = sys.argv[1:3]
+with open(path, "r+b") as file:
+    beats = mmap.mmap(file.fileno(), 8)
+
+
+def beat(*_):
+    beats[:8] = struct.pack("<Q", struct.unpack("<Q", beats[:8])[0] + 1)
+
+
+def deaf():
+    signal.signal(signal.SIGUSR1, beat)
+    listener = socket.create_server(("127.0.0.1", 0))
+    beat()
+    listener.accept()
+
+
+def held():
+    libc = ctypes.PyDLL(None)  # calls with the interpreter lock held
+    while True:
+        beat()
+        libc.usleep(1500000)
+        if "_speedbump_cores" in sys.modules:
+            os._exit(3)
+
+
+def work():
+    beat()
+
+
+def working():
+    while True:
+        work()
+
+
+{"deaf": deaf, "held": held, "work": working}[kind]()

@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: MIT
+// Getting into running interpreters, one property at a time; inject_stress does the numbers.
+// Arguments (from CMake): the test core, and the Pythons to try.
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+
+#include <atomic>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <random>
+
+#include "engine/python_engine.h"
+#include "inject/injector.h"
+#include "target_process.h"
+
+namespace speedbump {
+namespace {
+
+using namespace std::chrono_literals;
+using inject::inject;
+using inject::InjectOptions;
+using test::TargetProcess;
+
+std::string g_core;
+std::vector<std::string> g_pythons;
+
+std::string source(const std::string& name) {
+    return std::string(PROGRAM_DIR) + "/" + name;
+}
+
+InjectOptions with_core() {
+    InjectOptions options;
+    options.core = g_core;
+    return options;
+}
+
+size_t entries(pid_t pid, const char* what) {
+    size_t count = 0;
+    if (DIR* directory = opendir(fmt::format("/proc/{}/{}", pid, what).c_str())) {
+        while (readdir(directory)) ++count;
+        closedir(directory);
+    }
+    return count;
+}
+
+bool eventually(std::chrono::milliseconds time, const std::function<bool()>& condition) {
+    auto deadline = std::chrono::steady_clock::now() + time;
+    while (std::chrono::steady_clock::now() < deadline) {
+        if (condition()) return true;
+        std::this_thread::sleep_for(1ms);
+    }
+    return condition();
+}
+
+// What lies behind the code of each file that a process has mapped.
+std::map<std::string, std::string> code_padding(pid_t pid) {
+    std::map<std::string, std::string> all;
+    auto modules = process::load_modules(pid);
+    if (!modules) return all;
+    process::RemoteMemory memory(pid);
+    for (const auto& module : *modules) {
+        for (const auto& range : module.code_padding()) {
+            std::string bytes(range.end - range.start, '\0');
+            bytes.resize(memory.read_some(range.start, bytes.data(), bytes.size()));
+            all[module.path()] += bytes;
+        }
+    }
+    return all;
+}
+
+class EveryPython : public testing::TestWithParam<size_t> {
+  protected:
+    void SetUp() override {
+        if (GetParam() >= g_pythons.size()) GTEST_SKIP() << "no more interpreters here";
+    }
+    const std::string& python() const { return g_pythons[GetParam()]; }
+};
+
+TEST_P(EveryPython, LeavesNothingBehind) {
+    TargetProcess target({python(), source("targets.py"), "sleep"});
+    ASSERT_TRUE(target.alive());
+    std::map<std::string, std::string> padding = code_padding(target.pid());
+    EXPECT_GE(padding.size(), 2u);
+    size_t threads = entries(target.pid(), "task");
+    size_t descriptors = entries(target.pid(), "fd");
+    for (int i = 0; i < 3; ++i) {
+        auto injection = inject(target.pid(), with_core());
+        ASSERT_TRUE(injection) << injection.error().message;
+        EXPECT_EQ(entries(target.pid(), "task"), threads + 1);
+        std::map<std::string, std::string> after = code_padding(target.pid());
+        for (const auto& [path, bytes] : padding) EXPECT_TRUE(after[path] == bytes) << path;
+        injection->channel.reset(); // as if we had died
+        EXPECT_TRUE(eventually(1s, [&] { return entries(target.pid(), "task") == threads; }));
+    }
+    EXPECT_TRUE(eventually(1s, [&] { return entries(target.pid(), "fd") == descriptors; }));
+    EXPECT_TRUE(target.beats_in(5s));
+}
+
+TEST_P(EveryPython, KeepsRelativeTimeouts) {
+    TargetProcess target({python(), source("timeouts.py")});
+    ASSERT_TRUE(target.alive());
+    int attached = 0;
+    auto deadline = std::chrono::steady_clock::now() + 20s;
+    while (target.beats() < 2 && std::chrono::steady_clock::now() < deadline) {
+        auto injection = inject(target.pid(), with_core());
+        ASSERT_TRUE(injection) << injection.error().message;
+        ++attached;
+        std::this_thread::sleep_for(25ms);
+    }
+    ASSERT_GE(target.beats(), 2u);
+    EXPECT_GT(attached, 100); // some ten in each wait
+    // Started over, a wait would be late by as much as it had waited at the last stop.
+    EXPECT_LT(target.beats() - 2, 150000u) << "microseconds late at worst";
+}
+
+TEST_P(EveryPython, LosesNoSignal) {
+    TargetProcess target({python(), source("awkward.py"), "deaf"});
+    ASSERT_TRUE(target.alive());
+    std::atomic<bool> stop{false};
+    std::thread attacher([&] {
+        while (!stop) (void)inject(target.pid(), with_core());
+    });
+    std::mt19937 random(7);
+    int lost = 0;
+    for (int i = 0; i < 200 && lost == 0; ++i) {
+        uint64_t before = target.beats();
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 4000));
+        kill(target.pid(), SIGUSR1);
+        lost += !eventually(2s, [&] { return target.beats() > before; });
+    }
+    stop = true;
+    attacher.join();
+    EXPECT_EQ(lost, 0);
+    EXPECT_TRUE(target.alive());
+}
+
+TEST_P(EveryPython, GivesUpHonestlyWhileTheLockIsHeld) {
+    TargetProcess target({python(), source("awkward.py"), "held"});
+    ASSERT_TRUE(target.alive());
+    size_t descriptors = entries(target.pid(), "fd");
+    uint64_t beats = target.beats();
+    InjectOptions options = with_core();
+    options.interpreter_timeout = 200ms;
+    // At the start of a call: otherwise it may end in time.
+    ASSERT_TRUE(eventually(4s, [&] { return target.beats() > beats; }));
+    auto injection = inject(target.pid(), options);
+    ASSERT_FALSE(injection);
+    EXPECT_EQ(injection.error().kind, ErrorKind::kTimeout) << injection.error().message;
+    EXPECT_NE(injection.error().message.find("holds the interpreter lock"), std::string::npos);
+    // Two calls later nothing of ours has run: the target looks, and would end with status 3.
+    EXPECT_TRUE(target.beats_in(8s, 3));
+    EXPECT_TRUE(eventually(3s, [&] { return entries(target.pid(), "fd") == descriptors; }));
+}
+
+TEST_P(EveryPython, ABrokenCoreIsRefusedAndForgotten) {
+    TargetProcess target({python(), source("targets.py"), "sleep"});
+    ASSERT_TRUE(target.alive());
+    size_t threads = entries(target.pid(), "task");
+    size_t descriptors = entries(target.pid(), "fd");
+    InjectOptions options;
+    options.core = source("inject_test.cpp");
+    auto injection = inject(target.pid(), options);
+    ASSERT_FALSE(injection);
+    EXPECT_NE(injection.error().message.find("ImportError"), std::string::npos)
+        << injection.error().message;
+    EXPECT_TRUE(eventually(1s, [&] { return entries(target.pid(), "task") == threads; }));
+    EXPECT_TRUE(eventually(1s, [&] { return entries(target.pid(), "fd") == descriptors; }));
+    auto again = inject(target.pid(), with_core());
+    EXPECT_TRUE(again) << again.error().message;
+}
+
+TEST_P(EveryPython, WaitsForAnInterpreterThatStarts) {
+    for (int i = 0; i < 5; ++i) {
+        pid_t child = fork();
+        if (child == 0) {
+            execlp(python().c_str(), python().c_str(), "-c", "import time; time.sleep(60)",
+                   nullptr);
+            _exit(127);
+        }
+        // Not before the exec: until then it is this program, which is no Python.
+        bool seen = eventually(5s, [&] {
+            auto found = process::find_interpreters(child);
+            return found && !found->empty();
+        });
+        auto injection = inject(child, with_core());
+        EXPECT_TRUE(seen);
+        EXPECT_TRUE(injection) << injection.error().message;
+        kill(child, SIGKILL);
+        waitpid(child, nullptr, 0);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Inject, EveryPython, testing::Range(size_t{0}, size_t{16}),
+                         [](const testing::TestParamInfo<size_t>& python) {
+                             return std::to_string(python.param);
+                         });
+
+TEST(Inject, TwoAtATimeTakeTurns) {
+    TargetProcess target({g_pythons[0], source("targets.py"), "loop"});
+    std::atomic<int> good{0};
+    std::vector<std::thread> attachers;
+    for (int i = 0; i < 4; ++i)
+        attachers.emplace_back([&] {
+            for (int cycle = 0; cycle < 5; ++cycle)
+                good += inject(target.pid(), with_core()).has_value();
+        });
+    for (std::thread& attacher : attachers) attacher.join();
+    EXPECT_EQ(good, 20);
+    EXPECT_TRUE(target.beats_in(5s));
+}
+
+TEST(Inject, AStoppedProcessIsNamed) {
+    TargetProcess target({g_pythons[0], source("targets.py"), "sleep"});
+    kill(target.pid(), SIGSTOP);
+    ASSERT_TRUE(eventually(1s, [&] {
+        auto refused = inject(target.pid(), with_core());
+        return !refused && refused.error().message.find("stopped by a signal") != std::string::npos;
+    }));
+    kill(target.pid(), SIGCONT);
+    auto injection = inject(target.pid(), with_core());
+    EXPECT_TRUE(injection) << injection.error().message;
+}
+
+TEST(Inject, ATracedProcessIsNamedOrEnteredWithoutPtrace) {
+    for (const std::string& python : g_pythons) {
+        TargetProcess target({python, source("targets.py"), "loop"});
+        int ready[2];
+        ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
+        pid_t tracer = fork();
+        if (tracer == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            char answer = ptrace(PTRACE_SEIZE, target.pid(), nullptr, nullptr) == 0 ? 'y' : 'n';
+            if (write(ready[1], &answer, 1) != 1) _exit(1);
+            for (;;) pause();
+        }
+        char answer = 0;
+        ASSERT_EQ(read(ready[0], &answer, 1), 1);
+        ASSERT_EQ(answer, 'y');
+        auto injection = inject(target.pid(), with_core());
+        auto found = process::find_interpreters(target.pid());
+        ASSERT_TRUE(found && !found->empty());
+        if (found->front().minor >= 14) {
+            EXPECT_TRUE(injection) << injection.error().message;
+            EXPECT_TRUE(injection && injection->by_debugger_support);
+        } else {
+            ASSERT_FALSE(injection);
+            EXPECT_EQ(injection.error().kind, ErrorKind::kPermission);
+            EXPECT_NE(injection.error().message.find(fmt::format("traced by process {}", tracer)),
+                      std::string::npos)
+                << injection.error().message;
+        }
+        kill(tracer, SIGKILL);
+        waitpid(tracer, nullptr, 0);
+        close(ready[0]);
+        close(ready[1]);
+        EXPECT_TRUE(target.beats_in(5s));
+    }
+}
+
+TEST(Inject, ARequestThatIsNeverReadIsTakenBack) {
+    for (const std::string& python : g_pythons) {
+        TargetProcess target({python, source("awkward.py"), "deaf"});
+        auto found = process::find_interpreters(target.pid());
+        ASSERT_TRUE(found && !found->empty());
+        if (found->front().minor < 14) continue;
+        pid_t tracer = fork();
+        if (tracer == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            ptrace(PTRACE_SEIZE, target.pid(), nullptr, nullptr);
+            for (;;) pause();
+        }
+        std::string status = fmt::format("/proc/{}/status", target.pid());
+        ASSERT_TRUE(eventually(2s, [&] {
+            std::ifstream file(status);
+            std::string text(std::istreambuf_iterator<char>(file), {});
+            return text.find(fmt::format("TracerPid:\t{}\n", tracer)) != std::string::npos;
+        }));
+        InjectOptions options = with_core();
+        options.interpreter_timeout = 200ms;
+        auto injection = inject(target.pid(), options);
+        ASSERT_FALSE(injection);
+        EXPECT_NE(injection.error().message.find("taken back"), std::string::npos)
+            << injection.error().message;
+        kill(tracer, SIGKILL);
+        waitpid(tracer, nullptr, 0);
+        // Now it runs Python again: nothing of ours may happen, no file may be there.
+        uint64_t beats = target.beats();
+        kill(target.pid(), SIGUSR1);
+        EXPECT_TRUE(eventually(2s, [&] { return target.beats() > beats; }));
+        EXPECT_EQ(system("ls /tmp/.speedbump-* >/dev/null 2>&1"), 512);
+    }
+}
+
+TEST(Inject, NoPythonAndNoProcess) {
+    pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (;;) pause();
+    }
+    auto refused = inject(child, with_core());
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().kind, ErrorKind::kNotFound);
+    EXPECT_NE(refused.error().message.find("no Python"), std::string::npos);
+    auto gone = inject(child, with_core());
+    ASSERT_FALSE(gone);
+    EXPECT_EQ(gone.error().kind, ErrorKind::kNotFound);
+}
+
+TEST(Engine, ReportsExitAndExec) {
+    TargetProcess target({g_pythons[0], source("targets.py"), "sleep"});
+    engine::PythonSession session;
+    session.identity = "test";
+    session.targets = "a:b\n";
+    session.lines = {0};
+    auto engine = engine::PythonEngine::create(session, {});
+    ASSERT_TRUE(engine);
+    auto attachment = (*engine)->attach(target.pid(), 1, with_core());
+    ASSERT_TRUE(attachment) << attachment.error().message;
+    auto twice = (*engine)->attach(target.pid(), 1, with_core());
+    ASSERT_FALSE(twice);
+    EXPECT_EQ(twice.error().kind, ErrorKind::kInvalid);
+    EXPECT_TRUE((*engine)->poll().empty());
+    kill(target.pid(), SIGKILL);
+    std::vector<engine::PythonEvent> events;
+    EXPECT_TRUE(eventually(2s, [&] {
+        events = (*engine)->poll();
+        return !events.empty();
+    }));
+    ASSERT_EQ(events.size(), 1u);
+    EXPECT_EQ(events[0].kind, engine::PythonEvent::Kind::kGone);
+    EXPECT_TRUE((*engine)->attached().empty());
+}
+
+TEST(Engine, SeveralAtATimeAndTheHeldOneDelaysNobody) {
+    TargetProcess held({g_pythons[0], source("awkward.py"), "held"});
+    TargetProcess one({g_pythons[0], source("targets.py"), "sleep"});
+    TargetProcess two({g_pythons[0], source("targets.py"), "loop"});
+    engine::PythonSession session;
+    session.identity = "test";
+    session.targets = std::string(100000, '#') + "\na:b\n";
+    auto engine = engine::PythonEngine::create(session, {});
+    ASSERT_TRUE(engine);
+    uint64_t beats = held.beats();
+    ASSERT_TRUE(eventually(4s, [&] { return held.beats() > beats; }));
+    InjectOptions options = with_core();
+    options.interpreter_timeout = 500ms;
+    const pid_t pids[] = {held.pid(), one.pid(), 0x3ffffff, two.pid()};
+    auto results = (*engine)->attach(pids, 1, options);
+    ASSERT_EQ(results.size(), 4u);
+    EXPECT_FALSE(results[0]);
+    EXPECT_TRUE(results[1]) << results[1].error().message;
+    EXPECT_FALSE(results[2]);
+    EXPECT_TRUE(results[3]) << results[3].error().message;
+    EXPECT_EQ((*engine)->attached().size(), 2u);
+}
+
+TEST(Engine, NamesTheCommandThatBuildsACore) {
+    process::Interpreter interpreter;
+    interpreter.major = 3;
+    interpreter.minor = 12;
+    interpreter.path = "/usr/bin/python3.12";
+    auto core = engine::find_core(interpreter, {"/nowhere"});
+    ASSERT_FALSE(core);
+    EXPECT_EQ(core.error().kind, ErrorKind::kUnsupported);
+    EXPECT_NE(core.error().hint.find("cmake"), std::string::npos);
+    EXPECT_NE(core.error().hint.find("3.12"), std::string::npos);
+}
+
+// The real core: functions are found, slowed as the table says, and as fast as before afterwards.
+TEST_P(EveryPython, TheCoreSlowsAndLetsGo) {
+    TargetProcess target({python(), source("awkward.py"), "work"});
+    ASSERT_TRUE(target.alive());
+    Fd table = test::make_table(1, 2000000);
+    engine::PythonSession session;
+    session.identity = "test";
+    session.targets = "__main__:work delay=2ms\n";
+    session.lines = {0};
+    session.table = table.get();
+    auto engine = engine::PythonEngine::create(session, engine::core_directories());
+    ASSERT_TRUE(engine);
+    auto rate = [&] {
+        uint64_t before = target.beats();
+        auto begin = std::chrono::steady_clock::now();
+        std::this_thread::sleep_for(300ms);
+        std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+        return static_cast<double>(target.beats() - before) / elapsed.count();
+    };
+    double free = rate();
+    auto attachment = (*engine)->attach(target.pid());
+    if (!attachment && attachment.error().kind == ErrorKind::kUnsupported)
+        GTEST_SKIP() << attachment.error().message;
+    ASSERT_TRUE(attachment) << attachment.error().message;
+    ASSERT_EQ(attachment->matches.size(), 1u);
+    EXPECT_EQ(attachment->matches[0].name, "work");
+    EXPECT_EQ(attachment->matches[0].line, 0u);
+    double slowed = rate();
+    EXPECT_LE(slowed, 505);
+    EXPECT_GT(slowed, 50);
+    auto detached = (*engine)->detach(target.pid(), 5s);
+    EXPECT_TRUE(detached) << detached.error().message;
+    EXPECT_GT(rate(), free / 3); // other work on this machine, not the hook
+}
+
+} // namespace
+} // namespace speedbump
+
+int main(int argc, char** argv) {
+    testing::InitGoogleTest(&argc, argv);
+    if (argc < 3) {
+        fmt::print(stderr, "usage: {} CORE PYTHON...\n", argv[0]);
+        return 2;
+    }
+    speedbump::g_core = argv[1];
+    speedbump::g_pythons.assign(argv + 2, argv + argc);
+    return RUN_ALL_TESTS();
+}
