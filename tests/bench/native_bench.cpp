@@ -264,23 +264,32 @@ void attach_many(const std::string& path) {
 void tree_cost(const std::string& path) {
     constexpr long kForks = 10000;
     Target target(path);
-    Sample plain, inside;
-    for (int round = 0; round < 5; ++round) {
-        plain.values.push_back(target.ask(fmt::format("forks {}", kForks)));
-        auto session = attach(target.pid(), "+exe:bench_push delay=1us\n");
+    const std::string forks = fmt::format("forks {}", kForks);
+    const auto inside = [&](const std::string& text) {
+        auto session = attach(target.pid(), text);
         settle(*session);
         std::atomic<bool> stop{false};
         std::thread loop([&] {
             while (!stop)
                 if (!session->run_for(50ms)) return;
         });
-        inside.values.push_back(target.ask(fmt::format("forks {}", kForks)));
+        const double result = target.ask(forks);
         stop = true;
         loop.join();
+        return result;
+    };
+    Sample plain, tree, probed;
+    for (int round = 0; round < 5; ++round) {
+        plain.values.push_back(target.ask(forks));
+        // A file that nothing maps: the tree is followed, no memory of the target is changed.
+        tree.values.push_back(inside("+/usr/bin/env:0x3000 delay=1us\n"));
+        probed.values.push_back(inside("+exe:bench_push delay=1us\n"));
     }
-    fmt::print("\nfork + exit + wait, us, {} of them: {} without, {} inside a tree ({:+.1f} %)\n",
-               kForks, plain.text(1000), inside.text(1000),
-               100 * (inside.median() / plain.median() - 1));
+    fmt::print("\nfork + exit + wait, us, {} of them: {} without, {} inside a tree ({:+.1f} %), {} "
+               "with a breakpoint to inherit as well ({:+.1f} %)\n",
+               kForks, plain.text(1000), tree.text(1000),
+               100 * (tree.median() / plain.median() - 1), probed.text(1000),
+               100 * (probed.median() / plain.median() - 1));
 }
 
 } // namespace

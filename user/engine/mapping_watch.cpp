@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "util/clock.h"
 #include "util/fd.h"
 
 namespace speedbump::engine {
@@ -18,6 +19,9 @@ namespace speedbump::engine {
 namespace {
 
 constexpr size_t kRingPages = 64; // a power of two; 256 KiB hold some 2,000 mappings
+// So many forks and exits within a period begin a storm, so few end it.
+constexpr size_t kStormBegins = 100, kStormEnds = 20;
+constexpr auto kPeriod = std::chrono::milliseconds(500);
 
 // One CPU's perf ring buffer.
 struct Ring {
@@ -48,34 +52,49 @@ struct Mmap2Record {
 
 } // namespace
 
+// The same event on each CPU.
+struct MappingWatch::Events {
+    std::vector<Ring> rings;
+
+    // Opens them disabled; `wake`: each record wakes the reader.
+    Result<void> open(bool wake);
+    void enable(bool on) {
+        for (Ring& ring : rings)
+            ioctl(ring.fd.get(), on ? PERF_EVENT_IOC_ENABLE : PERF_EVENT_IOC_DISABLE, 0);
+    }
+    void drain(std::vector<NewMapping>& found, size_t& others, bool& lost);
+};
+
 struct MappingWatch::Impl {
     Fd epoll;
-    std::vector<Ring> rings;
+    Events prompt, quiet;
+    bool moderated = false;
+    size_t others = 0; // forks and exits in this period
+    Clock::time_point period_began = Clock::now();
 };
 
 MappingWatch::MappingWatch(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 MappingWatch::~MappingWatch() = default;
 
 int MappingWatch::fd() const { return impl_->epoll.get(); }
+bool MappingWatch::moderated() const { return impl_->moderated; }
 
-Result<std::unique_ptr<MappingWatch>> MappingWatch::open() {
-    auto impl = std::make_unique<Impl>();
-    impl->epoll = Fd(epoll_create1(EPOLL_CLOEXEC));
-    if (!impl->epoll.valid()) return errno_error("epoll_create1", errno);
-
+Result<void> MappingWatch::Events::open(bool wake) {
     perf_event_attr attributes{};
     attributes.size = sizeof(attributes);
     attributes.type = PERF_TYPE_SOFTWARE;
     attributes.config = PERF_COUNT_SW_DUMMY;
+    attributes.disabled = 1;
     attributes.mmap = 1;
     attributes.mmap2 = 1;
     attributes.watermark = 1;
-    attributes.wakeup_watermark = 1;
+    const auto page_size = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    attributes.wakeup_watermark = wake ? 1 : static_cast<uint32_t>(kRingPages * page_size / 2);
 
     const long cpus = sysconf(_SC_NPROCESSORS_CONF);
     for (int cpu = 0; cpu < cpus; ++cpu) {
         Ring ring;
-        ring.page_size = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+        ring.page_size = page_size;
         ring.fd = Fd(static_cast<int>(
             syscall(SYS_perf_event_open, &attributes, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC)));
         if (!ring.fd.valid()) {
@@ -87,19 +106,32 @@ Result<std::unique_ptr<MappingWatch>> MappingWatch::open() {
                             MAP_SHARED, ring.fd.get(), 0);
         if (memory == MAP_FAILED) return errno_error("mmap of the perf ring buffer", errno);
         ring.memory = memory;
-        epoll_event event{};
-        event.events = EPOLLIN;
-        if (epoll_ctl(impl->epoll.get(), EPOLL_CTL_ADD, ring.fd.get(), &event) != 0)
-            return errno_error("epoll_ctl of the perf event", errno);
-        impl->rings.push_back(std::move(ring));
+        rings.push_back(std::move(ring));
     }
+    return {};
+}
+
+Result<std::unique_ptr<MappingWatch>> MappingWatch::open() {
+    auto impl = std::make_unique<Impl>();
+    impl->epoll = Fd(epoll_create1(EPOLL_CLOEXEC));
+    if (!impl->epoll.valid()) return errno_error("epoll_create1", errno);
+    if (auto opened = impl->prompt.open(true); !opened) return std::move(opened).error();
+    if (auto opened = impl->quiet.open(false); !opened) return std::move(opened).error();
+    for (const Events* events : {&impl->prompt, &impl->quiet}) {
+        for (const Ring& ring : events->rings) {
+            epoll_event event{};
+            event.events = EPOLLIN;
+            if (epoll_ctl(impl->epoll.get(), EPOLL_CTL_ADD, ring.fd.get(), &event) != 0)
+                return errno_error("epoll_ctl of the perf event", errno);
+        }
+    }
+    impl->prompt.enable(true);
     return std::unique_ptr<MappingWatch>(new MappingWatch(std::move(impl)));
 }
 
-std::vector<NewMapping> MappingWatch::drain(bool& lost) {
-    std::vector<NewMapping> found;
+void MappingWatch::Events::drain(std::vector<NewMapping>& found, size_t& others, bool& lost) {
     std::vector<char> record;
-    for (Ring& ring : impl_->rings) {
+    for (Ring& ring : rings) {
         auto* page = static_cast<perf_event_mmap_page*>(ring.memory);
         const char* data = static_cast<const char*>(ring.memory) + ring.page_size;
         const uint64_t size = kRingPages * ring.page_size;
@@ -116,6 +148,7 @@ std::vector<NewMapping> MappingWatch::drain(bool& lost) {
             copy(&header, tail, sizeof(header));
             if (header.size < sizeof(header)) break; // never written by the kernel
             if (header.type == PERF_RECORD_LOST) lost = true;
+            if (header.type == PERF_RECORD_FORK || header.type == PERF_RECORD_EXIT) ++others;
             if (header.type == PERF_RECORD_MMAP2 && header.size > sizeof(Mmap2Record)) {
                 record.assign(header.size + 1u, 0);
                 copy(record.data(), tail, header.size);
@@ -127,6 +160,29 @@ std::vector<NewMapping> MappingWatch::drain(bool& lost) {
             tail += header.size;
         }
         __atomic_store_n(&page->data_tail, tail, __ATOMIC_RELEASE);
+    }
+}
+
+std::vector<NewMapping> MappingWatch::drain(bool& lost) {
+    std::vector<NewMapping> found;
+    impl_->prompt.drain(found, impl_->others, lost);
+    impl_->quiet.drain(found, impl_->others, lost);
+
+    const auto now = Clock::now();
+    const bool period_over = now - impl_->period_began >= kPeriod;
+    const bool storm = impl_->others >= kStormBegins;
+    if (!impl_->moderated && storm) {
+        impl_->quiet.enable(true); // both for a moment: none is missed
+        impl_->prompt.enable(false);
+        impl_->moderated = true;
+    } else if (impl_->moderated && period_over && impl_->others < kStormEnds) {
+        impl_->prompt.enable(true);
+        impl_->quiet.enable(false);
+        impl_->moderated = false;
+    }
+    if (period_over || storm) {
+        impl_->others = 0;
+        impl_->period_began = now;
     }
     return found;
 }

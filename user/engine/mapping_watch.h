@@ -20,20 +20,26 @@ struct NewMapping {
 };
 
 // Hears of every new executable mapping (mmap, exec, mprotect) through the kernel's own side-band
-// records (perf_event_open(2): PERF_RECORD_MMAP2 of a dummy software event on each CPU): nothing is
-// polled, and no function call or system call of anyone gets slower.
+// records (perf_event_open(2): PERF_RECORD_MMAP2 of a dummy software event on each CPU): no process
+// is polled, and no function call or system call of anyone gets slower.
+//
+// The kernel also tells of every fork and exit to whoever asks for mappings. A wake-up for each
+// would make a fork slower by a tenth, so in a storm of them the watch goes over, as network drivers
+// do, to records that wake nobody: moderated() says that drain() has to be called by the clock.
 class MappingWatch {
   public:
     // Needs CAP_PERFMON.
     static Result<std::unique_ptr<MappingWatch>> open();
     ~MappingWatch();
 
-    int fd() const; // readable when drain() has something
+    int fd() const; // readable when drain() has something, unless moderated()
+    bool moderated() const;
     // `lost` is set when records were dropped: look at all processes again.
     std::vector<NewMapping> drain(bool& lost);
 
   private:
     struct Impl;
+    struct Events;
     explicit MappingWatch(std::unique_ptr<Impl> impl);
     std::unique_ptr<Impl> impl_;
 };

@@ -46,6 +46,8 @@ constexpr auto kScanSlice = std::chrono::microseconds(3000);
 constexpr auto kRescan = std::chrono::seconds(10);
 // The longest sleep: events that wake nobody are collected at least this often.
 constexpr auto kTick = milliseconds(200);
+// While mapping records wake nobody.
+constexpr auto kModeratedTick = milliseconds(30);
 
 struct Member {
     uint32_t tgid = 0;
@@ -679,7 +681,8 @@ void Session::Impl::update_wake() {
 Clock::duration Session::Impl::longest_sleep() const {
     if (scan.running() || !scan.files().empty()) return milliseconds(0);
     if (!mapped_lately.empty()) return kMappingSettle;
-    const Clock::duration sleep = newborn.empty() ? Clock::duration(kTick) : kChildGrace;
+    Clock::duration sleep = newborn.empty() ? Clock::duration(kTick) : kChildGrace;
+    if (mappings && mappings->moderated()) sleep = std::min<Clock::duration>(sleep, kModeratedTick);
     return python ? std::min(sleep, python->longest_sleep()) : sleep;
 }
 
