@@ -402,7 +402,7 @@ TEST_P(EveryPython, TheCoreSlowsAndLetsGo) {
     EXPECT_EQ(attachment->matches[0].line, 0u);
     double slowed = rate();
     EXPECT_LE(slowed, 505);
-    EXPECT_GT(slowed, 50);
+    EXPECT_GT(slowed, 5);
     auto detached = (*engine)->detach(target.pid(), 5s);
     EXPECT_TRUE(detached) << detached.error().message;
     EXPECT_GT(rate(), free / 3); // other work on this machine, not the hook
