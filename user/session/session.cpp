@@ -170,8 +170,9 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options,
     if (auto rights = engine::require_attach_rights(impl->features); !rights)
         return std::move(rights).error();
     if (options.engine == EngineChoice::kKmod)
-        return make_error(ErrorKind::kUnsupported, "the kernel module is not loaded")
-            .with_hint("load it (kmod/README.md), or use --engine=bpf");
+        return make_error(ErrorKind::kUnsupported,
+                          "the loader does not hand targets to the kernel module yet")
+            .with_hint("use --engine=bpf, or configure the module with sbctl");
 
     rlimit open_files{};
     if (getrlimit(RLIMIT_NOFILE, &open_files) == 0) { // a probe set is a descriptor
