@@ -6,7 +6,7 @@ import time
 
 from harness import (
     MS, KernelLog, Session, calls, calls_by_pid, delays, expect_ratio, expect_slowed,
-    expect_unslowed, main, repeat, start_puppet, wait_for,
+    expect_unslowed, main, need_idle_cpus, repeat, start_puppet, wait_for,
 )
 
 WORK = ("work_push", "work_nop", "work_step", "work_late")
@@ -17,14 +17,16 @@ def test_every_kind_of_site_and_delay_as_asked_net_of_the_probe() -> None:
     for delay_us, count in ((20, 3000), (100, 1000), (1000, 100), (100_000, 3)):
         target = start_puppet()
         plain = {name: target.call(name, 1000) for name in WORK}
-        with Session(f"+exe:work_* delay={delay_us}us", pid=target.pid):
+        with Session(f"+exe:work_* delay={delay_us}us", pid=target.pid) as session:
+            floors = {one["name"]: session.matched["floors_ns"][one["site"]["kind"]]
+                      for one in session.matched["targets"]}
             for name in WORK:
                 def measure() -> None:
                     times = sorted(target.each(name, count))
                     median = times[len(times) // 2] - plain[name]
                     print(f"  {name} {delay_us} us: {median / 1000 - delay_us:+.3f} us")
                     # In a virtual machine under load; the benchmark judges the real figure.
-                    slack = max(delay_us * 1000 * 0.03, 1500)
+                    slack = max(delay_us * 1000 * 0.03, floors[name] / 2, 1500)
                     assert abs(median - delay_us * 1000) <= slack, (
                         f"{name}: {median} ns for {delay_us} us"
                     )
@@ -210,6 +212,7 @@ def test_sigkill_of_the_loader_ends_a_spin() -> None:
 
 
 def test_delays_of_threads_take_the_time_of_one() -> None:
+    need_idle_cpus()
     target = start_puppet()
     with Session("+exe:work_push delay=2ms", pid=target.pid):
         def measure() -> None:

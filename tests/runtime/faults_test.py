@@ -39,7 +39,7 @@ def unused_pid() -> int:
 
 def test_no_such_process() -> None:
     pid = unused_pid()
-    expect(attach(pid), FAILED, str(pid), "no such process")
+    expect(attach(pid), FAILED, f"no process {pid}")
 
 
 def test_pid_that_is_no_pid() -> None:
@@ -89,16 +89,22 @@ def test_a_thread_is_no_process() -> None:
     target.kill()
 
 
-def test_init_is_a_tree_like_any_other() -> None:
-    """PID 1 and all its descendants, but never speedbump itself, and nobody comes to harm."""
-    target = start_puppet()
-    with Session(f"+{PUPPET}:work_push delay=1ms", pid=1) as session:
-        # A puppet whose forefathers ended is a child of PID 1, or of a subreaper below it.
-        expect_slowed(target, "work_push", MS)
-        pids = [one["pid"] for one in session.matched["processes"]]
-        assert 1 in pids and target.pid in pids and session.process.pid not in pids
-        session.stop()
-    os.kill(1, 0)
+def test_init_of_a_container_from_inside() -> None:
+    """PID 1 of a PID namespace and all its descendants, but not speedbump, which runs in there."""
+    unshare, nsenter = need("unshare"), need("nsenter")
+    probe = subprocess.run([unshare, "-pf", "--mount-proc", "true"], capture_output=True, text=True)
+    if probe.returncode:
+        raise Skip(f"no PID namespaces: {probe.stderr.strip()}")
+    init = start_puppet(before=[unshare, "-pf", "--kill-child", "--mount-proc"])
+    child = init.offspring("child")
+    outer = pathlib.Path(f"/proc/{init.pid}/task/{init.pid}/children").read_text().strip()
+    with Session("+exe:work_push delay=1ms", "--duration=2s", pid=1,
+                 before=[nsenter, "-t", outer, "-p", "-m"]) as session:
+        expect_slowed(init, "work_push", MS)
+        expect_slowed(child, "work_push", MS)
+        final = session.wait()
+    processes = {one["pid"]: one["command"] for one in final["processes"]}
+    assert processes == {1: "puppet", child.pid: "puppet"}, processes
 
 
 def test_speedbump_itself() -> None:

@@ -53,6 +53,13 @@ def need(program: str) -> str:
     return path
 
 
+def need_idle_cpus() -> None:
+    """For what is judged by throughput, which nothing can be said about on a crowded machine."""
+    load, cpus = os.getloadavg()[0], os.cpu_count() or 1
+    if load > 2 * cpus:
+        raise Skip(f"the load average is {load:.1f} on {cpus} CPUs")
+
+
 def wait_for(condition: Callable[[], bool], timeout: float, what: str) -> float:
     """Waits until the condition holds; the seconds that it took."""
     start = time.monotonic()
@@ -338,10 +345,11 @@ def expect_ratio(measured: float, expected: float, low: float, high: float, what
 
 
 def expect_slowed(puppet: Puppet, name: str, delay_ns: int, count: int = 20) -> None:
-    """The median call takes the delay; never less, by more than the accuracy."""
+    """A call takes the delay, and never less by more than the accuracy. The lower quartile is what
+    the call takes when nobody else wants the CPU."""
     def measure() -> None:
         times = sorted(puppet.each(name, count))
-        expect_ratio(times[len(times) // 2], delay_ns, 0.97, 1.25, f"a call of {name} in ns")
+        expect_ratio(times[len(times) // 4], delay_ns, 0.97, 1.25, f"a call of {name} in ns")
         assert times[0] > delay_ns * 0.95, f"a call of {name} took only {times[0]} ns"
 
     repeat(3, measure)
