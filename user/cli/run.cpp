@@ -45,6 +45,12 @@ Result<int> run(SessionArguments arguments, const std::vector<std::string>& prog
         log::error(program[0] + ": " + reason.error().message);
         return *exec_failure;
     }
+    // The program ran all the same with --missing=ignore: its status counts.
+    const bool only_unmatched = !reason && reason.error().kind == ErrorKind::kNothingMatched;
+    if (only_unmatched && child->poll()) {
+        log::warning(reason.error().message);
+        return child->wait();
+    }
     if (!reason) return reason.error();
     return child->wait();
 }
