@@ -3,6 +3,7 @@
 # Boots one of the distribution's kernels in QEMU (software emulation where there is no KVM) and runs
 # a command in it. Nothing is installed: packages are fetched and unpacked into a cache folder.
 set -euo pipefail
+PATH=$PATH:/usr/sbin:/sbin
 
 usage() {
     cat <<'TEXT'
@@ -42,7 +43,8 @@ fail() {
 # What the host lacks, one word a line.
 missing() {
     local tool
-    for tool in qemu-system-x86_64:qemu-system-x86 cpio:cpio dpkg-deb:dpkg apt-get:apt ldd:libc-bin; do
+    for tool in qemu-system-x86_64:qemu-system-x86 cpio:cpio dpkg-deb:dpkg apt-get:apt ldd:libc-bin \
+        depmod:kmod; do
         command -v "${tool%%:*}" >/dev/null || echo "${tool##*:}"
     done
     find_busybox >/dev/null || echo busybox-static
@@ -97,6 +99,8 @@ fetch() {
         sed -i "s|/usr/src/|$dir/headers/src/|" "$work/tree/usr/src/linux-headers-$release/Makefile"
         # without it a module gets no BTF, and building it needs no pahole
         rm -f "$work/tree/usr/src/linux-headers-$release/vmlinux"
+        # installing the package would do this
+        depmod -b "$work/tree" "$release"
         rm -rf "$dir"
         mkdir -p "$dir/headers/lib"
         mv "$work/tree/boot/vmlinuz-$release" "$dir/vmlinuz"
@@ -151,24 +155,13 @@ add_libraries() {
 # add_module NAME: its file and those it depends on, in the order to load them.
 add_module() {
     local line file
-    line=$(grep -m1 -E "/${1//[_-]/[_-]}\.ko[^:]*:" "$kernel/modules/modules.dep" 2>/dev/null ||
-        depend "$1") || fail "no module $1 in $kernel"
+    line=$(grep -m1 -E "/${1//[_-]/[_-]}\.ko[^:]*:" "$kernel/modules/modules.dep") ||
+        fail "no module $1 in $kernel"
     for file in $(echo "$line" | tr -d : | tr ' ' '\n' | tac); do
         grep -qx "$(basename "$file")" "$tree/modules.load" 2>/dev/null && continue
         cp "$kernel/modules/$file" "$tree/"
         basename "$file" >>"$tree/modules.load"
     done
-}
-
-# modules.dep is made on installation: make it once, beside the modules.
-depend() {
-    local release
-    release=$(basename "$(readlink -f "$kernel/headers/build")")
-    release=${release#linux-headers-}
-    mkdir -p "$kernel/depmod/lib/modules"
-    ln -sfn ../../../modules "$kernel/depmod/lib/modules/$release"
-    PATH=$PATH:/sbin:/usr/sbin depmod -b "$kernel/depmod" "$release" >&2 || return 1
-    grep -m1 -E "/${1//[_-]/[_-]}\.ko[^:]*:" "$kernel/modules/modules.dep"
 }
 
 write_init() {
