@@ -14,12 +14,11 @@ namespace {
 // A thread's slot; given up when the thread ends so that the next one goes on with it.
 struct ThreadSlot {
     sb_slot* slot = nullptr;
-    const sb_table_header* table = nullptr;
-    uint32_t tgid = 0;
+    uint32_t writers = 0; // of g_live, when it was claimed
     ~ThreadSlot() {
-        // The table may be gone: the slot is given up only while its session still runs.
+        // The table is there only while the session runs that the slot belongs to.
         if (slot != nullptr && g_live.running.load(std::memory_order_acquire) != 0 &&
-            g_live.header == table) {
+            g_live.writers.load() == writers) {
             __atomic_store_n(&slot->busy, 0u, __ATOMIC_RELEASE);
         }
     }
@@ -28,8 +27,9 @@ thread_local ThreadSlot t_slot;
 
 sb_slot* writer_slot(Interpreter&) {
     ThreadSlot& mine = t_slot;
-    if (mine.slot == nullptr || mine.table != g_live.header) [[unlikely]] {
-        mine.table = g_live.header;
+    const uint32_t writers = g_live.writers.load(std::memory_order_relaxed);
+    if (mine.slot == nullptr || mine.writers != writers) [[unlikely]] {
+        mine.writers = writers;
         mine.slot = session_table().claim(static_cast<uint32_t>(::getpid()));
     }
     return mine.slot;

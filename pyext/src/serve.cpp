@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "calibrate.h"
 #include "interpreters.h"
@@ -74,6 +75,23 @@ bool send_packet(const Channel& channel, const json& message) {
 
 void refuse(const Channel& channel, const std::string& reason) {
     send_packet(channel, {{"op", "refused"}, {"reason", reason}});
+}
+
+// Reads what the loader still sends before closing the socket: closed with something unread, the
+// answer would be lost to the loader. On a thread that never needs the GIL, which this one might
+// not get back.
+void read_to_the_end(Fd socket) {
+    try {
+        std::thread([socket = std::move(socket)] {
+            pollfd event{socket.get(), POLLIN, 0};
+            char byte;
+            while (::poll(&event, 1, kBeginTimeoutMs) > 0 &&
+                   ::recv(socket.get(), &byte, sizeof byte, 0) > 0) {
+            }
+        }).detach();
+    } catch (const std::system_error&) {
+        // No thread to be had: the loader sees the socket close.
+    }
 }
 
 struct Packet {
@@ -310,7 +328,11 @@ Packet wait_for_begin(Channel& channel) {
 
 void run_session(Channel& channel) {
     Channel* none = nullptr;
-    if (!g_channel.compare_exchange_strong(none, &channel)) return refuse(channel, kTaken);
+    if (!g_channel.compare_exchange_strong(none, &channel)) {
+        refuse(channel, kTaken);
+        read_to_the_end(std::move(channel.socket));
+        return;
+    }
     const Ref atexit_function(PyCFunction_New(&kAtExit, nullptr));
     call_atexit("register", atexit_function.get());
     try {

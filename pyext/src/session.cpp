@@ -72,6 +72,7 @@ void before_fork() { shared().mutex.lock(); }
 void after_fork_in_parent() { shared().mutex.unlock(); }
 void after_fork_in_child() {
     for (Interpreter* interpreter : shared().interpreters) interpreter->slot = nullptr;
+    g_live.writers.fetch_add(1);
     shared().mutex.unlock();
     if (g_in_child != nullptr) g_in_child();
 }
@@ -125,6 +126,7 @@ Result<void> begin_session(SessionSpec spec) {
         return make_error(ErrorKind::kInvalid, "the table has fewer targets than the file");
     }
     for (Interpreter* interpreter : shared().interpreters) interpreter->slot = nullptr;
+    g_live.writers.fetch_add(1);
     g_live.header = table.header();
     g_live.targets = table.targets();
     g_live.turns = table.turns();

@@ -96,6 +96,7 @@ struct Live {
     sb_turn* turns = nullptr;
     uint64_t overhead_ns = 0; // a delayed call costs this beyond its spin
     uint64_t roots = 0;
+    std::atomic<uint32_t> writers{0}; // changes when slots must be claimed anew
     std::atomic<uint32_t> running{0}; // 0: no delay starts, the one in flight ends
     // The decision "no line" of the present generation; older generations don't count.
     std::atomic<Decision> no_match{Decision{1} << 32};
