@@ -1,12 +1,29 @@
-#!/bin/sh
+#!/bin/bash
 # SPDX-License-Identifier: MIT
-# Prints the figures of docs/measurements.md, both sides of each in one run. Needs root.
-#   scripts/bench.sh [native [cost|error|outsider|attach|tree]...]
-set -eu
+# Prints the figures of docs/measurements.md, both sides of each in one run. Needs root and a quiet
+# machine.
+#
+#   scripts/bench.sh [cost|error|outsider|attach|tree|python|inject]...   default: all
+set -euo pipefail
 cd "$(dirname "$0")/.."
-scripts/setup.sh build bench
+
+scripts/setup.sh build bench >&2
 cmake --preset release >/dev/null
-cmake --build --preset release -j "$(nproc)" >/dev/null
+cmake --build --preset release -j "$(nproc)" | tail -n 1 >&2
+
+parts=("$@")
+[ ${#parts[@]} -gt 0 ] || parts=(cost error outsider attach tree python inject)
 echo "speedbump benchmark: $(uname -sr), $(nproc) CPUs, $(date -u +%Y-%m-%d)"
-[ "${1:-}" != native ] || shift
-build/tests/bench/native_bench "$PWD/build/tests/bench/bench_target" "$@"
+for part in "${parts[@]}"; do
+    case $part in
+    cost | error | outsider | attach | tree)
+        build/tests/bench/native_bench "$PWD/build/tests/bench/bench_target" "$part"
+        ;;
+    python) python3 tests/bench/python_hook.py build/pyext/interpreters.tsv ;;
+    inject) tests/runtime/inject/stress.sh build 100 ;;
+    *)
+        echo "unknown part '$part'" >&2
+        exit 2
+        ;;
+    esac
+done
