@@ -41,9 +41,9 @@ packages_of() {
     test)
         echo libgtest-dev libgmock-dev clang-format shellcheck mandoc strace python3 \
             python3-pytest redis-server redis-tools nginx apache2-utils gcc procps \
-            util-linux xz-utils zsh fish
+            util-linux xz-utils zsh fish gunicorn python3-flask
         ;;
-    demo) echo redis-server redis-tools python3 procps ;;
+    demo) echo redis-server redis-tools gunicorn python3-flask python3 procps ;;
     bench) echo bpftrace linux-perf apache2-utils wrk redis-server redis-tools nginx ;;
     vm)
         echo qemu-system-x86 busybox-static cpio kmod make gcc bc flex bison libssl-dev \
