@@ -11,8 +11,10 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import IO
 
 SYSFS_ROOT = "/sys/kernel/speed_bump"
 SYSFS_TARGETS = SYSFS_ROOT + "/targets"
@@ -61,24 +63,32 @@ def _attach(binary: str, symbol: str, delay_ns: int, pid: int) -> None:
         targets.write(f'+"{quoted}":{symbol} delay={delay_ns}ns\n')
         targets.flush()
         process = subprocess.Popen(
-            [command, "attach", "--pid", str(pid), "--json", "--missing=error", targets.name],
+            [command, "attach", "--pid", str(pid), "--json", "--missing=error", "--stats=100ms",
+             targets.name],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
         assert process.stdout is not None and process.stderr is not None
-        # Its first line comes when everything is attached.
-        if not process.stdout.readline():
+        # What matched is its first line, the first sample of what is delayed its second.
+        if not process.stdout.readline() or not process.stdout.readline():
             message = process.stderr.read().decode(errors="replace").strip()
             process.wait()
             raise OSError(message or f"speedbump attach ended with status {process.returncode}")
+    # The further samples are not wanted, but a full pipe would stop it.
+    threading.Thread(target=_drain, args=(process.stdout,), daemon=True).start()
     _attached[binary, symbol] = process
+
+
+def _drain(stream: IO[bytes]) -> None:
+    while stream.read(65536):
+        pass
 
 
 def _detach(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGTERM)
-    process.communicate()
+    process.wait()
 
 
 def add_probe(binary: str, symbol: str, delay_ns: int = 0, pid: int | None = None) -> None:
