@@ -15,19 +15,19 @@
  * has read its end; readers that never do lose it to time, or to SB_SNAPSHOTS_MAX later ones.
  */
 #define SB_SNAPSHOTS_MAX 16
-#define SB_SNAPSHOT_LIFE (5 * HZ)
+#define SB_SNAPSHOT_LIFE (60 * HZ)
 /* a target's line: its name and what stands behind it */
 #define SB_LINE_MAX (SB_PATH_MAX + SB_SYMBOL_MAX + 256)
 
 struct sb_snapshot {
 	struct list_head node;
 	const struct file *reader;
-	unsigned long made;	/* jiffies */
+	unsigned long used;	/* jiffies */
 	size_t length;
 	char text[];
 };
 
-static LIST_HEAD(sb_snapshots);	/* oldest first */
+static LIST_HEAD(sb_snapshots);	/* the longest unused first */
 static unsigned int sb_snapshot_count;
 static DEFINE_MUTEX(sb_snapshot_lock);
 static struct kobject *sb_kobject;
@@ -48,10 +48,10 @@ static void sb_expire_snapshots(struct work_struct *work)
 
 	mutex_lock(&sb_snapshot_lock);
 	list_for_each_entry_safe(snapshot, next, &sb_snapshots, node)
-		if (time_after_eq(jiffies, snapshot->made + SB_SNAPSHOT_LIFE))
+		if (time_after_eq(jiffies, snapshot->used + SB_SNAPSHOT_LIFE))
 			sb_drop_snapshot(snapshot);
 	if (sb_snapshot_count)
-		schedule_delayed_work(&sb_expire_work, HZ);
+		schedule_delayed_work(&sb_expire_work, SB_SNAPSHOT_LIFE);
 	mutex_unlock(&sb_snapshot_lock);
 }
 
@@ -117,7 +117,6 @@ static struct sb_snapshot *sb_start_snapshot(const struct file *reader)
 	if (sb_snapshot_count == SB_SNAPSHOTS_MAX)
 		sb_drop_snapshot(list_first_entry(&sb_snapshots, struct sb_snapshot, node));
 	snapshot->reader = reader;
-	snapshot->made = jiffies;
 	list_add_tail(&snapshot->node, &sb_snapshots);
 	sb_snapshot_count++;
 	schedule_delayed_work(&sb_expire_work, SB_SNAPSHOT_LIFE);
@@ -134,15 +133,16 @@ static ssize_t targets_list_read(struct file *reader, struct kobject *object,
 	mutex_lock(&sb_snapshot_lock);
 	snapshot = offset ? sb_find_snapshot(reader) : sb_start_snapshot(reader);
 	/* read past the end before, or forgotten: the end, never a part of another list */
-	if (!snapshot)
-		ret = 0;
-	else if (IS_ERR(snapshot))
-		ret = PTR_ERR(snapshot);
-	else
-		ret = memory_read_from_buffer(buffer, count, &offset, snapshot->text,
-					      snapshot->length);
-	if (!ret && snapshot)
+	if (IS_ERR_OR_NULL(snapshot)) {
+		ret = PTR_ERR_OR_ZERO(snapshot);
+		goto out;
+	}
+	ret = memory_read_from_buffer(buffer, count, &offset, snapshot->text, snapshot->length);
+	snapshot->used = jiffies;
+	list_move_tail(&snapshot->node, &sb_snapshots);
+	if (!ret)
 		sb_drop_snapshot(snapshot);
+out:
 	mutex_unlock(&sb_snapshot_lock);
 	return ret;
 }
