@@ -1,14 +1,20 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Slows one function of a running redis-server down and shows what that does to its throughput.
+# Slows running services down, through all their layers, and shows what that does to throughput.
 #
 #   scripts/demo.sh
 #
-# Installs what is missing, builds, starts a redis-server of its own on a free port in a scratch
-# folder, loads it with redis-benchmark, attaches three delays one after the other, and cleans up.
+# Installs what is missing, builds, starts services of its own on free ports in a scratch folder,
+# and cleans up on every way out:
+# - a Flask application over SQLite under gunicorn: a Python function slowed, a C function of the
+#   library below it, and both
+# - a redis-server: three delays one after the other
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+shop_requests=400
+python_delay=2ms
+native_delay=500us
 requests=60000
 clients=20
 delays="5us 20us 50us"
@@ -18,8 +24,9 @@ say() { printf 'demo: %s\n' "$*" >&2; }
 say "looking for what is missing"
 scripts/setup.sh build demo
 say "building"
-cmake -G Ninja -S . -B build-demo -DSPEEDBUMP_TESTS=OFF -DSPEEDBUMP_PYTHON=OFF >/dev/null
-cmake --build build-demo --target speedbump -j "$(nproc)" | tail -n 1 >&2
+cmake -G Ninja -S . -B build-demo -DSPEEDBUMP_TESTS=OFF >/dev/null
+core=core-$(/usr/bin/python3 -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])')
+cmake --build build-demo --target speedbump "$core" -j "$(nproc)" | tail -n 1 >&2
 speedbump=$PWD/build-demo/speedbump
 
 root=()
@@ -27,13 +34,16 @@ root=()
 
 scratch=$(mktemp -d)
 server=
+shop=
 tool=
 cleanup() {
     trap - EXIT INT TERM
     [ -z "$tool" ] || "${root[@]}" kill -TERM "$tool" 2>/dev/null || true
     [ -z "$tool" ] || wait "$tool" 2>/dev/null || true
-    [ -z "$server" ] || kill -TERM "$server" 2>/dev/null || true
-    [ -z "$server" ] || wait "$server" 2>/dev/null || true
+    for service in $server $shop; do
+        kill -TERM "$service" 2>/dev/null || true
+        wait "$service" 2>/dev/null || true
+    done
     "${root[@]}" rm -rf "$scratch"
 }
 trap cleanup EXIT
@@ -51,7 +61,87 @@ wait_for() {
     done
 }
 
-port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+free_port() {
+    python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+
+# attach NAME COMMAND-LINE...: a session that runs, its report in $scratch/NAME.json.
+attach() {
+    local name=$1
+    shift
+    "${root[@]}" "$speedbump" attach --json -o "$scratch/$name.json" "$@" 2>"$scratch/tool.log" &
+    tool=$!
+    wait_for 20 grep -q '"type":"sample"' "$scratch/$name.json" || {
+        cat "$scratch/tool.log" >&2
+        exit 1
+    }
+}
+
+detach() {
+    "${root[@]}" kill -INT "$tool"
+    wait "$tool"
+    tool=
+}
+
+# --- Python and C in one service
+
+port=$(free_port)
+say "starting a Flask application over SQLite on port $port: gunicorn with 2 workers"
+application=$PWD/tests/programs/flask_shop
+export SHOP_DATABASE=$scratch/shop.db PYTHONDONTWRITEBYTECODE=1
+PYTHONPATH=$application /usr/bin/python3 -c 'import shop, sys; shop.stock_up(sys.argv[1])' \
+    "$SHOP_DATABASE"
+gunicorn --workers 2 --bind "127.0.0.1:$port" --chdir "$application" --worker-tmp-dir "$scratch" \
+    shop:app >"$scratch/shop.log" 2>&1 &
+shop=$!
+
+# Requests per second, one after the other, by the median; every one must be answered.
+shop_throughput() {
+    ab -q -l -n "$shop_requests" -c 1 -e "$scratch/ab.csv" "http://127.0.0.1:$port/buy/7/2" \
+        >"$scratch/ab.txt" 2>&1 &&
+        grep -q '^Failed requests: *0$' "$scratch/ab.txt" &&
+        ! grep -q '^Non-2xx' "$scratch/ab.txt" || {
+        cat "$scratch/ab.txt" >&2
+        return 1
+    }
+    awk -F, '$1 == 50 { printf "%.0f\n", 1000 / $2 }' "$scratch/ab.csv"
+}
+wait_for 20 ab -q -n 1 "http://127.0.0.1:$port/buy/7/2" || {
+    cat "$scratch/shop.log" >&2
+    exit 1
+}
+
+python_line="*:price_of delay=$python_delay"
+native_line="+libsqlite3.so*:sqlite3_step delay=$native_delay"
+printf '%s\n' "$python_line" >"$scratch/python.txt"
+printf '%s\n' "$native_line" >"$scratch/native.txt"
+printf '%s\n' "$python_line" "$native_line" >"$scratch/both.txt"
+say "the targets: $python_line"
+say "             $native_line"
+shop_throughput >/dev/null # warm-up
+before=$(shop_throughput)
+printf '\n%-22s %12s %12s %24s\n' '' requests/s expected 'measured per request'
+printf '%-22s %12s\n' before "$before"
+for slowed in python native both; do
+    attach "$slowed" --pid "$shop" "$scratch/$slowed.txt"
+    during=$(shop_throughput)
+    detach
+    python3 - "$scratch/$slowed.json" "$slowed" "$before" "$during" "$shop_requests" <<'PYTHON'
+import json, sys
+
+path, slowed, before, during, requests = sys.argv[1:]
+with open(path) as file:
+    final = [json.loads(line) for line in file][-1]["all"]
+measured = final["measured_ns"] / int(requests)
+expected = 1e9 / (1e9 / float(before) + measured)
+print(f"{'slowed: ' + slowed:<22} {during:>12} {expected:>12.0f} {measured / 1e6:>21.2f} ms")
+PYTHON
+done
+printf '%-22s %12s\n\n' after "$(shop_throughput)"
+
+# --- redis
+
+port=$(free_port)
 say "starting redis-server on port $port"
 redis-server --port "$port" --bind 127.0.0.1 --save '' --appendonly no --dir "$scratch" \
     >"$scratch/redis.log" 2>&1 &
@@ -77,17 +167,9 @@ before=$(throughput)
 printf '\n%-22s %12s %12s %18s\n' '' requests/s expected 'measured per call'
 printf '%-22s %12s\n' before "$before"
 for delay in $delays; do
-    "${root[@]}" "$speedbump" attach --pid "$server" --delay "$delay" --json \
-        -o "$scratch/$delay.json" "$scratch/targets.txt" 2>"$scratch/tool.log" &
-    tool=$!
-    wait_for 20 grep -q '"type":"sample"' "$scratch/$delay.json" || {
-        cat "$scratch/tool.log" >&2
-        exit 1
-    }
+    attach "$delay" --pid "$server" --delay "$delay" "$scratch/targets.txt"
     during=$(throughput)
-    "${root[@]}" kill -INT "$tool"
-    wait "$tool"
-    tool=
+    detach
     python3 - "$scratch/$delay.json" "$delay" "$before" "$during" <<'PYTHON'
 import json, sys
 

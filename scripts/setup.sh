@@ -43,7 +43,7 @@ packages_of() {
             python3-pytest redis-server redis-tools nginx apache2-utils gcc procps \
             util-linux xz-utils zsh fish gunicorn python3-flask
         ;;
-    demo) echo redis-server redis-tools gunicorn python3-flask python3 procps ;;
+    demo) echo redis-server redis-tools gunicorn python3-flask apache2-utils python3 procps ;;
     bench) echo bpftrace linux-perf apache2-utils wrk redis-server redis-tools nginx ;;
     vm)
         echo qemu-system-x86 busybox-static cpio kmod make gcc bc flex bison libssl-dev \
