@@ -373,14 +373,16 @@ Result<Fire::Plan::Look> Fire::Plan::look(pid_t tid, Clock::time_point deadline)
     }
     int status = 0;
     for (nanoseconds pause{5000};;) {
+        Clock::time_point asked = Clock::now();
         pid_t got = waitpid(tid, &status, __WALL | WNOHANG);
         if (got < 0 && errno != EINTR) return Look::kGone;
         if (got == 0) {
-            // Uninterruptible, or starved. Only the end of this thread detaches from a thread that
-            // does not stop; seizing it anew would change nothing.
-            if (Clock::now() > deadline) return Look::kStuck;
+            // Uninterruptible, or waiting for a CPU. Only the end of this thread detaches from a
+            // thread that does not stop; seizing it anew would change nothing.
+            begin = asked; // it is not held yet
+            if (asked > deadline) return Look::kStuck;
             sleep_for(pause);
-            pause = std::min<nanoseconds>(pause + pause / 2, std::chrono::milliseconds(1));
+            pause = std::min<nanoseconds>(pause + pause / 2, std::chrono::microseconds(100));
             continue;
         }
         if (!WIFSTOPPED(status)) return Look::kGone;

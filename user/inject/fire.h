@@ -20,7 +20,7 @@ using std::chrono::nanoseconds;
 struct FireReport {
     uint64_t region = 0;    // where the new thread's Region lies (see payload.h)
     pid_t borrowed = 0;     // the thread that made it
-    nanoseconds stopped{0}; // sum over all looks: from the request to stop to the release
+    nanoseconds stopped{0}; // sum over all looks, from when it did not stand yet to the release
     unsigned looks = 0;     // threads stopped, the borrowed one included
 };
 
