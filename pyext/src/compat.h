@@ -109,7 +109,9 @@ inline bool is_start(Frame* frame, int throwflag) {
 #else
 using Frame = PyFrameObject;
 
-inline bool is_start(Frame* frame, int throwflag) { return !throwflag && frame->f_lasti < 0; }
+inline bool is_start(Frame* frame, int throwflag) {
+    return !throwflag && frame->f_lasti < 0;
+}
 #endif
 #endif
 

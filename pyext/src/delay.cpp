@@ -53,7 +53,9 @@ void add(__u64& counter, uint64_t amount, bool shared) {
     }
 }
 
-uint64_t load(const __u64& field) { return __atomic_load_n(&field, __ATOMIC_RELAXED); }
+uint64_t load(const __u64& field) {
+    return __atomic_load_n(&field, __ATOMIC_RELAXED);
+}
 
 bool may_go_on(const sb_target& target) {
 #if SB_FREE_THREADED
@@ -72,8 +74,8 @@ bool on_match(Interpreter& interpreter, uint32_t index) noexcept {
         return !is_over(header);
     }
     sb_slot* slot = writer_slot(interpreter);
-    const bool shared = slot == reinterpret_cast<sb_slot*>(
-        reinterpret_cast<char*>(g_live.header) + header.slots_offset);
+    const bool shared = slot == reinterpret_cast<sb_slot*>(reinterpret_cast<char*>(g_live.header) +
+                                                           header.slots_offset);
     sb_counts& counts = Table::counts_of(slot)[index];
     add(counts.hits, 1, shared);
     if (shared) [[unlikely]] {
@@ -88,8 +90,7 @@ bool on_match(Interpreter& interpreter, uint32_t index) noexcept {
     }
     const uint64_t every = load(target.every);
     if (every > 1) {
-        const uint64_t turn =
-            __atomic_add_fetch(&g_live.turns[index].calls, 1, __ATOMIC_RELAXED);
+        const uint64_t turn = __atomic_add_fetch(&g_live.turns[index].calls, 1, __ATOMIC_RELAXED);
         if (turn % every != 0) return true;
     }
     const uint64_t begin = now_ns();

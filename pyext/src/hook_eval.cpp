@@ -63,7 +63,8 @@ void guard_thread(PyThreadState* thread) {
 }
 
 bool is_deep(PyThreadState* thread) {
-    if (thread != g_guarded_thread) [[unlikely]] guard_thread(thread);
+    if (thread != g_guarded_thread) [[unlikely]]
+        guard_thread(thread);
     const auto here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
     return here < g_guard_high && here >= g_guard_low;
 }
@@ -99,8 +100,7 @@ void step_back(Interpreter& interpreter) {
 }
 
 // Deals with a call that is not known to match nothing.
-[[gnu::noinline]] void meet(PyThreadState* thread, Frame* frame, int throwflag,
-                            Decision decision) {
+[[gnu::noinline]] void meet(PyThreadState* thread, Frame* frame, int throwflag, Decision decision) {
     const ErrorAside aside;
     Interpreter* interpreter = interpreter_of(thread);
     if (interpreter == nullptr) return;
@@ -124,7 +124,8 @@ PyObject* evaluate(PyThreadState* thread, Frame* frame, int throwflag) {
         meet(thread, frame, throwflag, decision);
     }
 #if SB_HOOK_RECURSES
-    if (is_deep(thread)) [[unlikely]] return evaluate_unhooked(thread, frame, throwflag);
+    if (is_deep(thread)) [[unlikely]]
+        return evaluate_unhooked(thread, frame, throwflag);
 #endif
     return g_next(thread, frame, throwflag);
 }

@@ -13,8 +13,7 @@ namespace speedbump::python {
 namespace {
 
 struct Callback {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
+    PyObject_HEAD vectorcallfunc vectorcall;
     Interpreter* interpreter;
 };
 
@@ -48,11 +47,10 @@ PyMemberDef kCallbackMembers[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Callback, vectorcall), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr}};
 
-PyType_Slot kCallbackSlots[] = {
-    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
-    {Py_tp_dealloc, reinterpret_cast<void*>(release_callback)},
-    {Py_tp_members, kCallbackMembers},
-    {0, nullptr}};
+PyType_Slot kCallbackSlots[] = {{Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+                                {Py_tp_dealloc, reinterpret_cast<void*>(release_callback)},
+                                {Py_tp_members, kCallbackMembers},
+                                {0, nullptr}};
 
 PyType_Spec kCallbackSpec = {
     "speed_bump._core.StartCallback", sizeof(Callback), 0,
@@ -108,8 +106,7 @@ bool register_events(Interpreter& interpreter, long event) {
 
 bool hook(Interpreter& interpreter) {
     if (interpreter.hooked) {
-        const Ref restarted(
-            PyObject_CallMethod(interpreter.monitoring, "restart_events", nullptr));
+        const Ref restarted(PyObject_CallMethod(interpreter.monitoring, "restart_events", nullptr));
         return static_cast<bool>(restarted);
     }
     PyObject* found = PySys_GetObject("monitoring");

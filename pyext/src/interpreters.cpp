@@ -19,8 +19,8 @@ PyObject* find_object(const targets::TargetLine& line) {
         const size_t dot = line.name.text.find('.', begin);
         const std::string part = line.name.text.substr(
             begin, dot == std::string::npos ? std::string::npos : dot - begin);
-        const Ref name(PyUnicode_FromStringAndSize(part.data(),
-                                                   static_cast<Py_ssize_t>(part.size())));
+        const Ref name(
+            PyUnicode_FromStringAndSize(part.data(), static_cast<Py_ssize_t>(part.size())));
         if (!name) return nullptr;
         if (dict != nullptr) {
             found = PyDict_GetItemWithError(dict, name.get());

@@ -26,8 +26,7 @@ constexpr uint32_t kSlots = 256;
 
 [[noreturn]] void raise(const Error& error) {
     if (error.error_number != 0) {
-        PyErr_SetObject(PyExc_OSError,
-                        py::make_tuple(error.error_number, error.message).ptr());
+        PyErr_SetObject(PyExc_OSError, py::make_tuple(error.error_number, error.message).ptr());
         throw py::error_already_set();
     }
     throw py::value_error(error.message);
@@ -45,8 +44,8 @@ Interpreter& interpreter_here() {
 
 // A str from bytes that may be no UTF-8.
 py::str decoded(const std::string& text) {
-    PyObject* object = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()),
-                                            "surrogateescape");
+    PyObject* object =
+        PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogateescape");
     check(object != nullptr);
     return py::reinterpret_steal<py::str>(object);
 }
@@ -237,32 +236,32 @@ const TargetLine* find_deciding(std::vector<TargetLine> lines, const std::string
 void bind(py::module_& m) {
     py::class_<TargetLine>(m, "Line")
         .def(py::init(&make_line), py::arg("module"), py::arg("name"))
-        .def_property_readonly("is_python",
-                               [](const TargetLine& line) {
-                                   return line.world == targets::World::kPython;
-                               })
-        .def_readonly("exclude", &TargetLine::exclude)
         .def_property_readonly(
-            "module", [](const TargetLine& line) { return decoded(line.container.text); })
+            "is_python",
+            [](const TargetLine& line) { return line.world == targets::World::kPython; })
+        .def_readonly("exclude", &TargetLine::exclude)
+        .def_property_readonly("module",
+                               [](const TargetLine& line) { return decoded(line.container.text); })
         .def_property_readonly("name",
                                [](const TargetLine& line) { return decoded(line.name.text); })
-        .def_property_readonly(
-            "delay_ns", [](const TargetLine& line) { return count_of(line.options.delay); })
+        .def_property_readonly("delay_ns",
+                               [](const TargetLine& line) { return count_of(line.options.delay); })
         .def_property_readonly("every", [](const TargetLine& line) { return line.options.every; })
-        .def_property_readonly(
-            "start_ns", [](const TargetLine& line) { return count_of(line.options.start); })
+        .def_property_readonly("start_ns",
+                               [](const TargetLine& line) { return count_of(line.options.start); })
         .def_property_readonly(
             "duration_ns", [](const TargetLine& line) { return count_of(line.options.duration); })
         .def_property_readonly("pid", [](const TargetLine& line) { return line.options.pid; })
         .def_readonly("line_number", &TargetLine::line_number)
         .def_property_readonly("original",
                                [](const TargetLine& line) { return decoded(line.original); })
-        .def("matches",
-             [](const TargetLine& line, const std::string& module, const std::string& file,
-                const std::string& name) {
-                 return targets::python_matches(line, module, file, name);
-             },
-             py::arg("module"), py::arg("file"), py::arg("name"));
+        .def(
+            "matches",
+            [](const TargetLine& line, const std::string& module, const std::string& file,
+               const std::string& name) {
+                return targets::python_matches(line, module, file, name);
+            },
+            py::arg("module"), py::arg("file"), py::arg("name"));
     py::class_<Settings>(m, "Settings")
         .def(py::init([](uint64_t delay_ns, uint64_t every, uint64_t start_ns, uint64_t end_ns,
                          bool enabled) {
@@ -278,16 +277,16 @@ void bind(py::module_& m) {
         if (!duration) raise(duration.error());
         return duration->count();
     });
-    m.def("deciding_line",
-          [](std::vector<TargetLine> lines, const std::string& module,
-             const std::string& file_path, const std::string& name) -> std::optional<size_t> {
-              targets::TargetsFile file;
-              const TargetLine* line =
-                  find_deciding(std::move(lines), module, file_path, name, file);
-              if (line == nullptr) return std::nullopt;
-              return static_cast<size_t>(line - file.lines.data());
-          },
-          py::arg("lines"), py::arg("module"), py::arg("file"), py::arg("name"));
+    m.def(
+        "deciding_line",
+        [](std::vector<TargetLine> lines, const std::string& module, const std::string& file_path,
+           const std::string& name) -> std::optional<size_t> {
+            targets::TargetsFile file;
+            const TargetLine* line = find_deciding(std::move(lines), module, file_path, name, file);
+            if (line == nullptr) return std::nullopt;
+            return static_cast<size_t>(line - file.lines.data());
+        },
+        py::arg("lines"), py::arg("module"), py::arg("file"), py::arg("name"));
     m.def("not_interpreted", &explain_not_interpreted, py::arg("lines"));
 
     m.def("install", &install, py::arg("lines"), py::arg("settings"));

@@ -7,9 +7,13 @@ namespace speedbump::python {
 
 #if SB_CODE_HAS_QUALNAME
 
-Py_ssize_t request_name_index() { return -1; }
+Py_ssize_t request_name_index() {
+    return -1;
+}
 
-std::string qualified_name(Interpreter&, PyCodeObject* code) { return text_of(code->co_qualname); }
+std::string qualified_name(Interpreter&, PyCodeObject* code) {
+    return text_of(code->co_qualname);
+}
 
 void note_nested_names(Interpreter&, PyCodeObject*) {}
 void note_function_name(Interpreter&, PyObject*) {}
@@ -17,7 +21,9 @@ void note_function_name(Interpreter&, PyObject*) {}
 #else
 namespace {
 
-void release_name(void* name) { Py_XDECREF(static_cast<PyObject*>(name)); }
+void release_name(void* name) {
+    Py_XDECREF(static_cast<PyObject*>(name));
+}
 
 void set_name(Interpreter& interpreter, PyCodeObject* code, PyObject* name) {
     if (code_extra(code, interpreter.name_index) != nullptr) return;
@@ -48,7 +54,9 @@ PyObject* name_from_heap(PyCodeObject* code) {
 
 } // namespace
 
-Py_ssize_t request_name_index() { return request_code_extra_index(release_name); }
+Py_ssize_t request_name_index() {
+    return request_code_extra_index(release_name);
+}
 
 std::string qualified_name(Interpreter& interpreter, PyCodeObject* code) {
     if (code_extra(code, interpreter.name_index) == nullptr) {

@@ -137,8 +137,8 @@ Result<std::string> read_text(int fd) {
     std::string text(static_cast<size_t>(status.st_size), '\0');
     size_t done = 0;
     while (done < text.size()) {
-        const ssize_t got = ::pread(fd, text.data() + done, text.size() - done,
-                                    static_cast<off_t>(done));
+        const ssize_t got =
+            ::pread(fd, text.data() + done, text.size() - done, static_cast<off_t>(done));
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return errno_error("read of the targets", errno);
         if (got == 0) return make_error(ErrorKind::kInvalid, "the targets file shrank");
@@ -257,8 +257,7 @@ const char* wait_for_end(Channel& channel) {
         if (::poll(events, 2, -1) < 0 && errno != EINTR) return "detach";
         if (events[1].revents != 0) {
             uint64_t count = 0;
-            [[maybe_unused]] const ssize_t got =
-                ::read(channel.wake.get(), &count, sizeof count);
+            [[maybe_unused]] const ssize_t got = ::read(channel.wake.get(), &count, sizeof count);
             {
                 const std::lock_guard lock(channel.mutex);
                 if (channel.exiting) return "exit";

@@ -23,7 +23,8 @@
 //    "matched":[{"line":I,"module":..,"name":..,"file":..}...], "warnings":[TEXT...]}
 //       The hooks are in; what is delayed from now on, the table says. "inherited": this process
 //       was forked from an attached one and was hooked before.
-//   {"op":"matched", "matched":[...]}  more functions, also right after "ready" when there are many.
+//   {"op":"matched", "matched":[...]}  more functions, also right after "ready" when there are
+//   many.
 //   {"op":"gone", "reason":"detach"|"exit"}  the hooks are out; the socket is closed.
 //
 // A process has one session. A second begin with another ID, or beside a session that the program

@@ -39,8 +39,7 @@ Shared& shared() {
 constexpr const char* kCapsuleName = "speed_bump._core.interpreter";
 
 void release_interpreter(PyObject* capsule) {
-    auto* interpreter =
-        static_cast<Interpreter*>(PyCapsule_GetPointer(capsule, kCapsuleName));
+    auto* interpreter = static_cast<Interpreter*>(PyCapsule_GetPointer(capsule, kCapsuleName));
     abandon(*interpreter);
     {
         const std::lock_guard lock(shared().mutex);
@@ -64,12 +63,18 @@ void collect_deciding(Session& session) {
     }
 }
 
-void next_generation() { g_live.no_match.fetch_add(Decision{1} << 32); }
+void next_generation() {
+    g_live.no_match.fetch_add(Decision{1} << 32);
+}
 
 void (*g_in_child)() = nullptr;
 
-void before_fork() { shared().mutex.lock(); }
-void after_fork_in_parent() { shared().mutex.unlock(); }
+void before_fork() {
+    shared().mutex.lock();
+}
+void after_fork_in_parent() {
+    shared().mutex.unlock();
+}
 void after_fork_in_child() {
     for (Interpreter* interpreter : shared().interpreters) interpreter->slot = nullptr;
     g_live.writers.fetch_add(1);
@@ -137,7 +142,9 @@ Result<void> begin_session(SessionSpec spec) {
     return {};
 }
 
-void stop_delays() { g_live.running.store(0, std::memory_order_release); }
+void stop_delays() {
+    g_live.running.store(0, std::memory_order_release);
+}
 
 void end_session() {
     stop_delays();
@@ -165,7 +172,9 @@ std::string session_identity() {
     return shared().session ? shared().session->spec.identity : std::string();
 }
 
-const Table& session_table() { return shared().session->spec.table; }
+const Table& session_table() {
+    return shared().session->spec.table;
+}
 
 void set_line(uint32_t index, const targets::TargetLine& line, bool applies) {
     const std::lock_guard lock(shared().mutex);
@@ -177,7 +186,9 @@ void set_line(uint32_t index, const targets::TargetLine& line, bool applies) {
     next_generation();
 }
 
-void forget_decisions() { next_generation(); }
+void forget_decisions() {
+    next_generation();
+}
 
 Decision decide(Interpreter& interpreter, PyCodeObject* code, PyObject* globals) noexcept {
     const ErrorAside aside;
@@ -227,9 +238,8 @@ bool any_hooked() {
 void register_fork_handlers(void (*in_child)()) {
     static std::once_flag once;
     g_in_child = in_child;
-    std::call_once(once, [] {
-        ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-    });
+    std::call_once(
+        once, [] { ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); });
 }
 
 namespace {

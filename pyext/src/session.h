@@ -36,7 +36,7 @@ struct Interpreter {
     PyObject* monitoring = nullptr; // owned, as the following
     PyObject* callback = nullptr;
     PyObject* disable = nullptr;
-    bool chained = false;           // PEP 523: our function is set, or called by one that is
+    bool chained = false; // PEP 523: our function is set, or called by one that is
 };
 
 // The state of the running interpreter, made when it is first asked for; null with a Python error
@@ -45,11 +45,11 @@ Interpreter* this_interpreter();
 
 // One session's targets and what it calls for each function it finds.
 struct SessionSpec {
-    targets::TargetsFile file;          // the lines by table index; decides
-    std::vector<uint32_t> applies;      // indexes of the target lines that can match here
-    Table table;                        // of at least file.lines.size() targets
-    uint64_t roots = ~uint64_t{0};      // the roots this process belongs to
-    std::string identity;               // of a loader's session; empty: the program's own
+    targets::TargetsFile file;                // the lines by table index; decides
+    std::vector<uint32_t> applies;            // indexes of the target lines that can match here
+    Table table;                              // of at least file.lines.size() targets
+    uint64_t roots = ~uint64_t{0};            // the roots this process belongs to
+    std::string identity;                     // of a loader's session; empty: the program's own
     std::function<void(FoundFunction)> found; // called with the GIL held; may be empty
 };
 
@@ -84,8 +84,12 @@ bool look_at_existing(Interpreter& interpreter);
 // The decision for a code object, made at its first call: kept in the code object as the
 // generation it was made in (upper half) and 1 + the line's index, 0 for no line.
 using Decision = uint64_t;
-inline uint32_t generation_of(Decision decision) { return static_cast<uint32_t>(decision >> 32); }
-inline uint32_t place_of(Decision decision) { return static_cast<uint32_t>(decision); }
+inline uint32_t generation_of(Decision decision) {
+    return static_cast<uint32_t>(decision >> 32);
+}
+inline uint32_t place_of(Decision decision) {
+    return static_cast<uint32_t>(decision);
+}
 // Never raises, never loses an error that is set.
 Decision decide(Interpreter& interpreter, PyCodeObject* code, PyObject* globals) noexcept;
 

@@ -9,7 +9,9 @@
 namespace speedbump::python {
 namespace {
 
-uint64_t round_up(uint64_t value) { return (value + 63) & ~uint64_t{63}; }
+uint64_t round_up(uint64_t value) {
+    return (value + 63) & ~uint64_t{63};
+}
 
 uint64_t slot_bytes(uint64_t target_count) {
     return round_up(sizeof(sb_slot) + target_count * sizeof(sb_counts));
@@ -42,7 +44,9 @@ bool is_sound(const sb_table_header& header, uint64_t bytes) {
 
 } // namespace
 
-Table::Table(Table&& other) noexcept { *this = std::move(other); }
+Table::Table(Table&& other) noexcept {
+    *this = std::move(other);
+}
 
 Table& Table::operator=(Table&& other) noexcept {
     if (this != &other) {
@@ -55,7 +59,9 @@ Table& Table::operator=(Table&& other) noexcept {
     return *this;
 }
 
-Table::~Table() { unmap(); }
+Table::~Table() {
+    unmap();
+}
 
 void Table::unmap() {
     if (header_ != nullptr) ::munmap(header_, bytes_);

@@ -55,8 +55,8 @@ double forks(long count) {
 
 int main() {
     const std::map<std::string, void (*)()> functions{
-        {"nop5", bench_nop5}, {"push", bench_push},   {"endbr64", bench_endbr64},
-        {"mov", bench_mov},   {"leaf", bench_leaf},   {"many", many_5000},
+        {"nop5", bench_nop5}, {"push", bench_push}, {"endbr64", bench_endbr64},
+        {"mov", bench_mov},   {"leaf", bench_leaf}, {"many", many_5000},
     };
     std::atomic<bool> watching{false};
     std::atomic<int64_t> longest{0};

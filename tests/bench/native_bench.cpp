@@ -121,8 +121,8 @@ class Bpftrace {
         posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
         posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
         const std::string number = std::to_string(target);
-        const char* arguments[] = {"bpftrace", "-p", number.c_str(), "-e", program.c_str(),
-                                   nullptr};
+        const char* arguments[] = {"bpftrace",      "-p",   number.c_str(), "-e",
+                                   program.c_str(), nullptr};
         if (posix_spawnp(&pid_, "bpftrace", &actions, nullptr, const_cast<char**>(arguments),
                          environ) != 0)
             fail("bpftrace is not installed");
@@ -184,10 +184,11 @@ void cost_per_hit(const std::string& path) {
     for (const Row& row : rows)
         fmt::print("{:10} {:>16} {:>20} {:>22} {:>8.2f}\n", row.name, row.plain.text(),
                    row.ours.text(), row.theirs.text(), row.ours.median() / row.theirs.median());
-    fmt::print("single-stepped entry (mov) against an emulated one (push): {:.2f} times here, "
-               "{:.2f} times with bpftrace\n",
-               rows[3].ours.median() / rows[1].ours.median(),
-               rows[3].theirs.median() / rows[1].theirs.median());
+    fmt::print(
+        "single-stepped entry (mov) against an emulated one (push): {:.2f} times here, "
+        "{:.2f} times with bpftrace\n",
+        rows[3].ours.median() / rows[1].ours.median(),
+        rows[3].theirs.median() / rows[1].theirs.median());
 }
 
 void net_error(const std::string& path) {
@@ -229,14 +230,16 @@ void outsider(const std::string& path) {
         settle(*session);
         beside.values.push_back(outside.calls("push", 2'000'000));
     }
-    fmt::print("\nA process outside the tree, ns a call: {} without, {} with a session elsewhere "
-               "({:+.2f})\n",
-               plain.text(), beside.text(), beside.median() - plain.median());
+    fmt::print(
+        "\nA process outside the tree, ns a call: {} without, {} with a session elsewhere "
+        "({:+.2f})\n",
+        plain.text(), beside.text(), beside.median() - plain.median());
 }
 
 void attach_many(const std::string& path) {
-    fmt::print("\nAttach and detach, ms (from the command to armed; from the end to detached), and "
-               "the longest time the target stood still\n");
+    fmt::print(
+        "\nAttach and detach, ms (from the command to armed; from the end to detached), and "
+        "the longest time the target stood still\n");
     fmt::print("{:>8} {:>20} {:>20} {:>20}\n", "symbols", "attach", "detach", "pause");
     for (const auto& [symbols, pattern] : std::vector<std::pair<std::string, std::string>>{
              {"1", "many_5000"}, {"100", "many_50[0-9][0-9]"}, {"10000", "many_*"}}) {
@@ -285,18 +288,19 @@ void tree_cost(const std::string& path) {
         tree.values.push_back(inside("+/usr/bin/env:0x3000 delay=1us\n"));
         probed.values.push_back(inside("+exe:bench_push delay=1us\n"));
     }
-    fmt::print("\nfork + exit + wait, us, {} of them: {} without, {} inside a tree ({:+.1f} %), {} "
-               "with a breakpoint to inherit as well ({:+.1f} %)\n",
-               kForks, plain.text(1000), tree.text(1000),
-               100 * (tree.median() / plain.median() - 1), probed.text(1000),
-               100 * (probed.median() / plain.median() - 1));
+    fmt::print(
+        "\nfork + exit + wait, us, {} of them: {} without, {} inside a tree ({:+.1f} %), {} "
+        "with a breakpoint to inherit as well ({:+.1f} %)\n",
+        kForks, plain.text(1000), tree.text(1000), 100 * (tree.median() / plain.median() - 1),
+        probed.text(1000), 100 * (probed.median() / plain.median() - 1));
 }
 
 } // namespace
 
 int main(int count, char** arguments) {
     if (count < 2) {
-        fmt::print(stderr, "usage: native_bench BENCH_TARGET [cost|error|outsider|attach|tree]...\n");
+        fmt::print(stderr,
+                   "usage: native_bench BENCH_TARGET [cost|error|outsider|attach|tree]...\n");
         return 2;
     }
     const std::string path = arguments[1];

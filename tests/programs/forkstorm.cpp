@@ -42,8 +42,8 @@ long fastest_call_us() {
         const auto start = std::chrono::steady_clock::now();
         work_push();
         const auto spent = std::chrono::steady_clock::now() - start;
-        best = std::min<long>(
-            best, std::chrono::duration_cast<std::chrono::microseconds>(spent).count());
+        best = std::min<long>(best,
+                              std::chrono::duration_cast<std::chrono::microseconds>(spent).count());
     }
     return best;
 }
@@ -86,8 +86,8 @@ int main(int argc, char** argv) {
     leaf_limit = std::atoi(argv[2]);
     settle_ms = std::atol(argv[3]);
     threshold_us = std::atol(argv[4]);
-    void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
-                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* memory =
+        mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return 1;
     shared = new (memory) Shared;
     first = getpid();
@@ -104,7 +104,6 @@ int main(int argc, char** argv) {
     const auto everybody = [&] { return chains + std::min<int>(shared->leaves, leaf_limit); };
     while (shared->reported < everybody() && std::chrono::steady_clock::now() < give_up)
         usleep(10'000);
-    std::printf("%d %d %ld\n", shared->reported.load(), shared->fast.load(),
-                shared->forks.load());
+    std::printf("%d %d %ld\n", shared->reported.load(), shared->fast.load(), shared->forks.load());
     return shared->reported == everybody() && shared->failed == 0 ? 0 : 1;
 }

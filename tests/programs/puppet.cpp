@@ -131,8 +131,8 @@ bool fork_grandchild(const std::string& socket, bool new_namespace) {
 }
 
 void births(long count, Function function) {
-    auto* spent = static_cast<long*>(mmap(nullptr, sizeof(long), PROT_READ | PROT_WRITE,
-                                          MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    auto* spent = static_cast<long*>(
+        mmap(nullptr, sizeof(long), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
     if (spent == MAP_FAILED) fail("mmap");
     std::string text;
     for (long i = 0; i < count; ++i) {
@@ -189,8 +189,7 @@ void obey(const std::string& line) {
     } else if (command == "child" && words >> path) {
         if (fork_child(path)) answer("ready " + std::to_string(getpid()));
     } else if ((command == "orphan" || command == "newpid") && words >> path) {
-        if (fork_grandchild(path, command == "newpid"))
-            answer("ready " + std::to_string(getpid()));
+        if (fork_grandchild(path, command == "newpid")) answer("ready " + std::to_string(getpid()));
     } else if (command == "births" && words >> count >> name) {
         births(count, find(name));
     } else if (command == "exec" && words >> path) {

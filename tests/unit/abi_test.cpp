@@ -16,12 +16,15 @@ bool compiles(const std::string& compiler) {
     return std::system(command.c_str()) == 0;
 }
 
-TEST(Abi, CompilesAsC) { EXPECT_TRUE(compiles("cc -std=c11 -x c")); }
+TEST(Abi, CompilesAsC) {
+    EXPECT_TRUE(compiles("cc -std=c11 -x c"));
+}
 
 TEST(Abi, CompilesForBpf) {
     if (std::system("clang --version >/dev/null 2>&1") != 0) GTEST_SKIP() << "no clang";
-    EXPECT_TRUE(compiles("clang -target bpf -idirafter /usr/include/x86_64-linux-gnu "
-                         "-idirafter /usr/include/aarch64-linux-gnu -x c"));
+    EXPECT_TRUE(
+        compiles("clang -target bpf -idirafter /usr/include/x86_64-linux-gnu "
+                 "-idirafter /usr/include/aarch64-linux-gnu -x c"));
 }
 
 TEST(Abi, CookieKeepsItsParts) {

@@ -17,10 +17,9 @@ ListedProcess listed(uint32_t tgid, uint32_t parent) {
 }
 
 TEST(ProcessTree, TakesAllDescendantsAndNobodyElse) {
-    const std::vector<ListedProcess> processes{listed(1, 0),  listed(10, 1),  listed(11, 10),
+    const std::vector<ListedProcess> processes{listed(1, 0),   listed(10, 1), listed(11, 10),
                                                listed(12, 11), listed(20, 1), listed(21, 20)};
-    EXPECT_EQ(descendants(processes, {}, {{10, 1}}, true, 0),
-              (Members{{10, 1}, {11, 1}, {12, 1}}));
+    EXPECT_EQ(descendants(processes, {}, {{10, 1}}, true, 0), (Members{{10, 1}, {11, 1}, {12, 1}}));
 }
 
 TEST(ProcessTree, TakesTheRootAloneWithoutChildren) {

@@ -124,5 +124,5 @@ TEST(Clocks, AreMonotonic) {
     EXPECT_LE(kernel, monotonic_ns());
 }
 
-}  // namespace
-}  // namespace speedbump
+} // namespace
+} // namespace speedbump

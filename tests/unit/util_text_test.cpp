@@ -70,5 +70,5 @@ TEST(Units, ShowRatesAndCounts) {
     EXPECT_EQ(show_count(~uint64_t{0}), "18,446,744,073,709,551,615");
 }
 
-}  // namespace
-}  // namespace speedbump
+} // namespace
+} // namespace speedbump

@@ -74,20 +74,23 @@ void add_session_options(CLI::App& command, SessionArguments& arguments) {
     command.add_option("--engine", session.engine, "auto, bpf or kmod")
         ->type_name("ENGINE")
         ->transform(CLI::CheckedTransformer(
-            std::map<std::string, session::EngineChoice>{{"auto", session::EngineChoice::kAuto},
-                                                         {"bpf", session::EngineChoice::kBpf},
-                                                         {"kmod", session::EngineChoice::kKmod}},
-            CLI::ignore_case));
+                        std::map<std::string, session::EngineChoice>{
+                            {"auto", session::EngineChoice::kAuto},
+                            {"bpf", session::EngineChoice::kBpf},
+                            {"kmod", session::EngineChoice::kKmod}},
+                        CLI::ignore_case)
+                        .description(""));
     command
         .add_option("--missing", session.missing,
                     "what a line that matches nothing is: error, warn or ignore")
         ->type_name("POLICY")
         ->transform(CLI::CheckedTransformer(
-            std::map<std::string, session::MissingPolicy>{
-                {"error", session::MissingPolicy::kError},
-                {"warn", session::MissingPolicy::kWarn},
-                {"ignore", session::MissingPolicy::kIgnore}},
-            CLI::ignore_case));
+                        std::map<std::string, session::MissingPolicy>{
+                            {"error", session::MissingPolicy::kError},
+                            {"warn", session::MissingPolicy::kWarn},
+                            {"ignore", session::MissingPolicy::kIgnore}},
+                        CLI::ignore_case)
+                        .description(""));
     command
         .add_option_function<std::string>(
             "--stats",

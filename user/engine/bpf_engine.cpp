@@ -193,13 +193,11 @@ Result<std::unique_ptr<BpfEngine>> BpfEngine::load(const Features& features) {
         impl.get(), nullptr));
     if (!impl->ring) return errno_error("open the ring buffer of tree events", errno);
 
-    for (bpf_program* program :
-         {skeleton->progs.sb_fork, skeleton->progs.sb_exec, skeleton->progs.sb_exit,
-          skeleton->progs.sb_cgroup}) {
+    for (bpf_program* program : {skeleton->progs.sb_fork, skeleton->progs.sb_exec,
+                                 skeleton->progs.sb_exit, skeleton->progs.sb_cgroup}) {
         bpf_link* link = bpf_program__attach(program);
         if (!link)
-            return errno_error(std::string("attach the BPF program ") +
-                                   bpf_program__name(program),
+            return errno_error(std::string("attach the BPF program ") + bpf_program__name(program),
                                errno);
         impl->tree_links.links_.push_back(link);
     }
@@ -215,7 +213,9 @@ Result<std::unique_ptr<BpfEngine>> BpfEngine::load(const Features& features) {
     return engine;
 }
 
-void BpfEngine::follow_children(bool follow) { impl_->control().follow_children = follow; }
+void BpfEngine::follow_children(bool follow) {
+    impl_->control().follow_children = follow;
+}
 
 void BpfEngine::set_cgroup(uint64_t id, uint64_t roots) {
     sb_control& control = impl_->control();
@@ -223,9 +223,15 @@ void BpfEngine::set_cgroup(uint64_t id, uint64_t roots) {
     __atomic_store_n(&control.cgroup_id, id, __ATOMIC_RELEASE);
 }
 
-void BpfEngine::record_edges(bool record) { impl_->control().record_edges = record; }
-void BpfEngine::wake_on_fork(bool wake) { impl_->control().wake_on_fork = wake; }
-uint32_t BpfEngine::own_tgid() const { return impl_->own_tgid; }
+void BpfEngine::record_edges(bool record) {
+    impl_->control().record_edges = record;
+}
+void BpfEngine::wake_on_fork(bool wake) {
+    impl_->control().wake_on_fork = wake;
+}
+uint32_t BpfEngine::own_tgid() const {
+    return impl_->own_tgid;
+}
 
 Result<std::vector<process::ListedProcess>> BpfEngine::list_processes() {
     bpf_link* link = bpf_program__attach_iter(impl_->skeleton->progs.sb_tasks, nullptr);
@@ -293,7 +299,9 @@ uint64_t BpfEngine::member_count() const {
     return __atomic_load_n(&impl_->state().members, __ATOMIC_RELAXED);
 }
 
-int BpfEngine::event_fd() const { return ring_buffer__epoll_fd(impl_->ring.get()); }
+int BpfEngine::event_fd() const {
+    return ring_buffer__epoll_fd(impl_->ring.get());
+}
 
 std::vector<TreeEvent> BpfEngine::drain_events() {
     ring_buffer__consume(impl_->ring.get());
@@ -325,7 +333,9 @@ void BpfEngine::arm(bool armed) {
     __atomic_store_n(&impl_->control().armed, armed ? 1u : 0u, __ATOMIC_RELEASE);
 }
 
-bool BpfEngine::armed() const { return impl_->control().armed != 0; }
+bool BpfEngine::armed() const {
+    return impl_->control().armed != 0;
+}
 
 // --- probes
 
@@ -348,8 +358,7 @@ int BpfEngine::Impl::attach_multi(const std::string& path, const Probe* probes, 
 
 int BpfEngine::Impl::attach_perf(const std::string& path, const Probe& probe, pid_t pid, bool wide,
                                  Links& links) {
-    LIBBPF_OPTS(bpf_uprobe_opts, options,
-                .bpf_cookie = SB_COOKIE(probe.kind, wide, probe.target));
+    LIBBPF_OPTS(bpf_uprobe_opts, options, .bpf_cookie = SB_COOKIE(probe.kind, wide, probe.target));
     bpf_link* link = bpf_program__attach_uprobe_opts(hit, wide ? -1 : pid, path.c_str(),
                                                      probe.file_offset, &options);
     if (!link) return errno;
@@ -441,9 +450,15 @@ void BpfEngine::forget_counts(uint32_t target, uint32_t tgid) {
     bpf_map_delete_elem(bpf_map__fd(impl_->skeleton->maps.tallies), &key);
 }
 
-uint64_t BpfEngine::lost_events() const { return impl_->state().lost_events; }
-uint64_t BpfEngine::lost_counts() const { return impl_->state().lost_counts; }
-uint64_t BpfEngine::lost_members() const { return impl_->state().lost_members; }
+uint64_t BpfEngine::lost_events() const {
+    return impl_->state().lost_events;
+}
+uint64_t BpfEngine::lost_counts() const {
+    return impl_->state().lost_counts;
+}
+uint64_t BpfEngine::lost_members() const {
+    return impl_->state().lost_members;
+}
 
 // --- calibration
 
@@ -454,8 +469,8 @@ constexpr int kFloorCalls = 30;
 constexpr int kFloorBatches = 14;
 constexpr int kAccuracyBatches = 9;
 constexpr int kWarmUpCalls = 3;
-// The way out of a spin costs some 100 ns more after 20 us than after 1 us (seen on Linux 6.18, x86-64):
-// this lies between.
+// The way out of a spin costs some 100 ns more after 20 us than after 1 us (seen on Linux 6.18,
+// x86-64): this lies between.
 constexpr nanoseconds kCalibrationDelay = std::chrono::microseconds(5);
 
 } // namespace
@@ -534,9 +549,9 @@ Result<Floors> BpfEngine::calibrate() {
         impl_->floors.by_kind[kind] = nanoseconds(control.floor_ns[kind]);
     }
     // Nothing calls these functions any more: the probes may go while the session begins.
-    impl_->cleanup = std::async(std::launch::async, [used = std::exchange(impl_->used, {})]() mutable {
-        Links::release_all(std::move(used));
-    });
+    impl_->cleanup = std::async(
+        std::launch::async,
+        [used = std::exchange(impl_->used, {})]() mutable { Links::release_all(std::move(used)); });
     return impl_->floors;
 }
 
@@ -549,8 +564,8 @@ Result<std::vector<CalibrationRow>> BpfEngine::measure_accuracy(
             return std::move(attached).error().with_context("measure the accuracy");
         CalibrationRow row{"bpf", site.kind, {}, {}, {}};
         const auto measure = [&](nanoseconds delay) {
-            const auto calls = static_cast<int>(
-                std::clamp<int64_t>(20'000'000 / std::max<int64_t>(delay.count(), 5'000), 10, 2000));
+            const auto calls = static_cast<int>(std::clamp<int64_t>(
+                20'000'000 / std::max<int64_t>(delay.count(), 5'000), 10, 2000));
             std::vector<double> added;
             for (int batch = 0; batch < kAccuracyBatches; ++batch)
                 added.push_back(probe.added_ns(delay, calls));

@@ -55,8 +55,7 @@ Skeleton load_programs(Features& features) {
         {[](calibrate_bpf* s) { return s->progs.sb_probe_perf; }, &Features::bpf},
         {[](calibrate_bpf* s) { return s->progs.sb_probe_perf_sleepable; },
          &Features::sleepable_uprobe},
-        {[](calibrate_bpf* s) { return s->progs.sb_probe_tracepoint; },
-         &Features::tracepoint_btf},
+        {[](calibrate_bpf* s) { return s->progs.sb_probe_tracepoint; }, &Features::tracepoint_btf},
         {[](calibrate_bpf* s) { return s->progs.sb_probe_iterator; }, &Features::task_iterator},
         {[](calibrate_bpf* s) { return s->progs.sb_probe_multi; }, &Features::uprobe_multi},
     };
@@ -151,7 +150,8 @@ std::string lockdown_mode() {
 }
 
 constexpr const char* kGrantLine =
-    "sudo setcap cap_bpf,cap_perfmon,cap_sys_ptrace=ep \"$(readlink -f \"$(command -v speedbump)\")\"";
+    "sudo setcap cap_bpf,cap_perfmon,cap_sys_ptrace=ep \"$(readlink -f \"$(command -v "
+    "speedbump)\")\"";
 
 } // namespace
 
@@ -181,17 +181,18 @@ Features probe_features() {
 Result<void> require_attach_rights(const Features& features) {
     for (const NeededCapability& needed : kNeeded) {
         if (has_capability(needed.number) || has_capability(CAP_SYS_ADMIN)) continue;
-        return make_error(ErrorKind::kPermission, std::string(needed.name) +
-                                                      " is missing: it is needed to " +
-                                                      needed.purpose)
+        return make_error(
+                   ErrorKind::kPermission,
+                   std::string(needed.name) + " is missing: it is needed to " + needed.purpose)
             .with_hint(std::string("run as root (sudo), or grant it once: ") + kGrantLine);
     }
     if (!features.btf)
         return make_error(ErrorKind::kUnsupported,
                           "this kernel (" + kernel_release() +
                               ") has no type information: /sys/kernel/btf/vmlinux is missing")
-            .with_hint("boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (those of Debian 12, "
-                       "Ubuntu 22.04 and later are)");
+            .with_hint(
+                "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (those of Debian 12, "
+                "Ubuntu 22.04 and later are)");
     if (!features.bpf || !features.tracepoint_btf || !features.task_iterator) {
         if (lockdown_mode() == "confidentiality")
             return make_error(ErrorKind::kPermission,
@@ -200,8 +201,9 @@ Result<void> require_attach_rights(const Features& features) {
                 .with_hint("boot with lockdown=integrity; see kernel_lockdown(7)");
         return make_error(ErrorKind::kUnsupported,
                           "this kernel (" + kernel_release() + ") does not load the BPF programs")
-            .with_hint("Linux 6.1 or newer with CONFIG_BPF_EVENTS and CONFIG_UPROBE_EVENTS is "
-                       "needed; speedbump doctor tells which part is missing");
+            .with_hint(
+                "Linux 6.1 or newer with CONFIG_BPF_EVENTS and CONFIG_UPROBE_EVENTS is "
+                "needed; speedbump doctor tells which part is missing");
     }
     return {};
 }

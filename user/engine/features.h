@@ -11,18 +11,19 @@
 namespace speedbump::engine {
 
 // What this kernel can do, probed once and passed by const reference. Each can be overridden to
-// "absent" for tests with SPEEDBUMP_WITHOUT=uprobe_multi,sleepable,... (read in probe_features only).
+// "absent" for tests with SPEEDBUMP_WITHOUT=uprobe_multi,sleepable,... (read in probe_features
+// only).
 struct Features {
-    bool btf = false;             // /sys/kernel/btf/vmlinux
-    bool bpf = false;             // a uprobe program loads
+    bool btf = false; // /sys/kernel/btf/vmlinux
+    bool bpf = false; // a uprobe program loads
     bool sleepable_uprobe = false;
-    bool uprobe_multi = false;    // 6.6
+    bool uprobe_multi = false;     // 6.6
     bool uprobe_multi_pid = false; // its pid filter works per process, not per thread (6.10)
-    bool tracepoint_btf = false;  // tp_btf programs load
+    bool tracepoint_btf = false;   // tp_btf programs load
     bool task_iterator = false;
-    bool mmap_events = false;     // perf mmap records, system-wide
-    bool nop5_optimized = false;  // 5-byte nop becomes a call (6.18)
-    bool kmod = false;            // /sys/kernel/speed_bump
+    bool mmap_events = false;    // perf mmap records, system-wide
+    bool nop5_optimized = false; // 5-byte nop becomes a call (6.18)
+    bool kmod = false;           // /sys/kernel/speed_bump
     // The probes of the tries being taken out again; the last copy waits for it.
     std::shared_future<void> cleanup;
 };

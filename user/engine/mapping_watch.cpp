@@ -76,8 +76,12 @@ struct MappingWatch::Impl {
 MappingWatch::MappingWatch(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 MappingWatch::~MappingWatch() = default;
 
-int MappingWatch::fd() const { return impl_->epoll.get(); }
-bool MappingWatch::moderated() const { return impl_->moderated; }
+int MappingWatch::fd() const {
+    return impl_->epoll.get();
+}
+bool MappingWatch::moderated() const {
+    return impl_->moderated;
+}
 
 Result<void> MappingWatch::Events::open(bool wake) {
     perf_event_attr attributes{};

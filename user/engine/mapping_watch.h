@@ -24,8 +24,9 @@ struct NewMapping {
 // is polled, and no function call or system call of anyone gets slower.
 //
 // The kernel also tells of every fork and exit to whoever asks for mappings. A wake-up for each
-// would make a fork slower by a tenth, so in a storm of them the watch goes over, as network drivers
-// do, to records that wake nobody: moderated() says that drain() has to be called by the clock.
+// would make a fork slower by a tenth, so in a storm of them the watch goes over, as network
+// drivers do, to records that wake nobody: moderated() says that drain() has to be called by the
+// clock.
 class MappingWatch {
   public:
     // Needs CAP_PERFMON.

@@ -31,8 +31,8 @@ Result<std::unique_ptr<PythonTable>> PythonTable::create(uint32_t lines) {
     header.version = SB_TABLE_VERSION;
     header.target_count = lines;
     header.slot_bytes = static_cast<uint32_t>(aligned(sizeof(sb_slot) + lines * sizeof(sb_counts)));
-    header.slot_count = static_cast<uint32_t>(
-        std::clamp(kSlotBudget / header.slot_bytes, kMinSlots, kMaxSlots));
+    header.slot_count =
+        static_cast<uint32_t>(std::clamp(kSlotBudget / header.slot_bytes, kMinSlots, kMaxSlots));
     header.targets_offset = aligned(sizeof(header));
     header.turns_offset = aligned(header.targets_offset + lines * sizeof(sb_target));
     header.slots_offset = aligned(header.turns_offset + lines * sizeof(sb_turn));
@@ -45,8 +45,7 @@ Result<std::unique_ptr<PythonTable>> PythonTable::create(uint32_t lines) {
     if (!fd.valid()) return errno_error("memfd_create of the session's table", errno);
     if (ftruncate(fd.get(), static_cast<off_t>(header.bytes)) != 0)
         return errno_error("size the session's table", errno);
-    void* memory =
-        mmap(nullptr, header.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+    void* memory = mmap(nullptr, header.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
     if (memory == MAP_FAILED) return errno_error("map the session's table", errno);
     *static_cast<sb_table_header*>(memory) = header;
 

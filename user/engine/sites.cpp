@@ -17,9 +17,9 @@
 #error "speedbump runs on x86-64 and aarch64"
 #endif
 
-#define SPEEDBUMP_SITE(name, code)                                                      \
-    asm(".text\n .p2align 6\n .type " #name ", @function\n" #name ":\n" code "\n .size " \
-        #name ", .-" #name "\n");                                                       \
+#define SPEEDBUMP_SITE(name, code)                                                             \
+    asm(".text\n .p2align 6\n .type " #name ", @function\n" #name ":\n" code "\n .size " #name \
+        ", .-" #name "\n");                                                                    \
     extern "C" void name()
 
 SPEEDBUMP_SITE(speedbump_calibrate_optimized_nop, SPEEDBUMP_OPTIMIZED_NOP);

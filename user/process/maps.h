@@ -22,7 +22,7 @@ struct Mapping {
     bool writable = false;
     uint64_t device = 0; // makedev(major, minor)
     uint64_t inode = 0;
-    std::string path;    // as the kernel prints it for the reader, unescaped, no " (deleted)"
+    std::string path; // as the kernel prints it for the reader, unescaped, no " (deleted)"
     bool deleted = false;
 };
 

@@ -34,7 +34,7 @@ struct NativeMatch {
     std::string name;          // the name the line matched (the best one for a reader)
     uint64_t entry_offset = 0; // file offset of the first instruction
     elf::ProbeSite site;
-    size_t line_index = 0;     // into TargetsFile::lines
+    size_t line_index = 0; // into TargetsFile::lines
 };
 
 // Something a line named that cannot be slowed, and why: an IFUNC nobody has resolved yet, a

@@ -20,7 +20,7 @@ namespace speedbump::session {
 namespace {
 
 bool is_executable_file(const std::string& path) {
-    struct stat status{};
+    struct stat status {};
     return stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
            access(path.c_str(), X_OK) == 0;
 }
@@ -108,9 +108,9 @@ Result<ProgramFiles> program_files(const std::vector<std::string>& command) {
     ProgramFiles files;
     files.executable = command.empty() ? "" : search_path(command.front());
     if (files.executable.empty())
-        return make_error(ErrorKind::kNotFound,
-                          (command.empty() ? std::string("no command") : command.front()) +
-                              ": no such program");
+        return make_error(
+            ErrorKind::kNotFound,
+            (command.empty() ? std::string("no command") : command.front()) + ": no such program");
     for (int depth = 0; depth < 4; ++depth) { // the kernel, too, follows a few scripts of scripts
         const std::string interpreter = script_interpreter(files.executable);
         if (interpreter.empty()) break;

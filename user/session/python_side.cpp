@@ -55,7 +55,9 @@ PythonSide::~PythonSide() {
     engine_->detach_all(std::chrono::duration_cast<std::chrono::milliseconds>(kDetachTimeout));
 }
 
-int PythonSide::fd() const { return engine_->fd(); }
+int PythonSide::fd() const {
+    return engine_->fd();
+}
 
 void PythonSide::configure(size_t line, const engine::TargetSettings& settings,
                            uint64_t window_origin_ns) {

@@ -23,8 +23,8 @@ namespace speedbump::session {
 class PythonSide {
   public:
     // nullptr when the file has no Python line.
-    static Result<std::unique_ptr<PythonSide>> create(
-        const targets::TargetsFile& file, std::function<void(const std::string&)> warn);
+    static Result<std::unique_ptr<PythonSide>> create(const targets::TargetsFile& file,
+                                                      std::function<void(const std::string&)> warn);
     ~PythonSide();
 
     // Hooks those of the processes that are Python, several at a time. A process that is none is

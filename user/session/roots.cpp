@@ -80,14 +80,14 @@ Result<Roots> find_roots(const SessionOptions& options, const targets::TargetsFi
         if (roots.mask_of_pid.contains(pid)) continue;
         const auto bit = static_cast<unsigned>(roots.mask_of_pid.size() + 1);
         if (bit >= SB_MAX_ROOTS)
-            return make_error(ErrorKind::kTargetsFile,
-                              file.path + ": more than " + std::to_string(SB_MAX_ROOTS - 1) +
-                                  " different pid= values");
+            return make_error(ErrorKind::kTargetsFile, file.path + ": more than " +
+                                                           std::to_string(SB_MAX_ROOTS - 1) +
+                                                           " different pid= values");
         auto tgid = find_root(pid, processes, own_tgid);
         if (!tgid)
-            return std::move(tgid).error().with_context(
-                file.path + ":" + std::to_string(line.line_number) +
-                ": pid=" + std::to_string(pid));
+            return std::move(tgid).error().with_context(file.path + ":" +
+                                                        std::to_string(line.line_number) +
+                                                        ": pid=" + std::to_string(pid));
         roots.mask_of_pid[pid] = uint64_t{1} << bit;
         roots.bits[*tgid] |= uint64_t{1} << bit;
     }
@@ -99,7 +99,7 @@ Result<Roots> find_roots(const SessionOptions& options, const targets::TargetsFi
 
 Result<uint64_t> cgroup_id(const std::string& path) {
     std::string full = path;
-    struct statfs file_system{};
+    struct statfs file_system {};
     const bool absolute = !path.empty() && path.front() == '/';
     if (!absolute || statfs(path.c_str(), &file_system) != 0) {
         const std::string mount = cgroup2_mount();
@@ -112,7 +112,7 @@ Result<uint64_t> cgroup_id(const std::string& path) {
     if (file_system.f_type != CGROUP2_SUPER_MAGIC)
         return make_error(ErrorKind::kUsage, full + " is no directory of a cgroup v2 hierarchy")
             .with_hint("grep cgroup2 /proc/mounts shows where it is mounted");
-    struct stat status{};
+    struct stat status {};
     if (stat(full.c_str(), &status) != 0) return errno_error("cgroup " + full, errno);
     return status.st_ino; // kernfs: the inode number is the node's id on 64-bit machines
 }

@@ -17,8 +17,8 @@ namespace speedbump::session {
 inline constexpr uint64_t kSessionRoot = 1;
 
 struct Roots {
-    std::map<uint32_t, uint64_t> bits;       // tgid -> its root bits
-    std::map<pid_t, uint64_t> mask_of_pid;   // pid=N -> the bit it stands for
+    std::map<uint32_t, uint64_t> bits;     // tgid -> its root bits
+    std::map<pid_t, uint64_t> mask_of_pid; // pid=N -> the bit it stands for
 };
 
 // Turns --pid and the pid= of lines into roots. A session with neither --pid nor a cgroup is made

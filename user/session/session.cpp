@@ -79,18 +79,18 @@ struct Session::Impl {
     std::unique_ptr<engine::BpfEngine> bpf;
     std::unique_ptr<engine::MappingWatch> mappings;
     std::unique_ptr<process::Resolver> resolver;
-    std::unique_ptr<PythonSide> python; // only with Python lines
+    std::unique_ptr<PythonSide> python;        // only with Python lines
     std::map<size_t, uint32_t> target_of_line; // Python targets: line -> index
     Roots roots;
     Fd epoll;
 
     std::vector<Target> targets;
     std::map<FileKey, TargetFile> files;
-    std::vector<FileKey> file_of; // of each target
+    std::vector<FileKey> file_of;                               // of each target
     std::map<std::pair<FileKey, uint64_t>, uint32_t> target_of; // (file, entry) -> index
     std::vector<SkippedTarget> skipped;
     engine::Floors floors;
-    std::map<uint32_t, Member> members; // by tgid, dead ones too
+    std::map<uint32_t, Member> members;                             // by tgid, dead ones too
     std::map<std::pair<uint32_t, uint32_t>, engine::Counts> folded; // (target, tgid) of dead ones
 
     uint64_t armed_at_ns = 0;
@@ -155,7 +155,9 @@ Session::~Session() {
     Links::release_all(std::move(all));
 }
 
-const targets::TargetsFile& Session::file() const { return impl_->file; }
+const targets::TargetsFile& Session::file() const {
+    return impl_->file;
+}
 
 // --- beginning
 
@@ -188,8 +190,9 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options,
         if (!mappings) return std::move(mappings).error();
         impl->mappings = std::move(*mappings);
     } else {
-        impl->warn("this host tells nothing of new mappings: libraries that are loaded later "
-                   "stay unslowed (speedbump doctor)");
+        impl->warn(
+            "this host tells nothing of new mappings: libraries that are loaded later "
+            "stay unslowed (speedbump doctor)");
     }
     auto floors = impl->bpf->calibrate();
     if (!floors) return std::move(floors).error();
@@ -274,8 +277,8 @@ Result<void> Session::Impl::build_tree() {
     for (const process::ListedProcess& process : *listed) {
         const auto bits = added.find(process.tgid);
         if (bits == added.end() || ended.contains(process.tgid)) continue;
-        members[process.tgid] = {process.tgid, process.pid, process.command, bits->second, true,
-                                 {}};
+        members[process.tgid] = {process.tgid, process.pid, process.command,
+                                 bits->second, true,        {}};
     }
     for (const engine::TreeEvent& event : events) handle(event);
     if (members.empty())
@@ -299,10 +302,11 @@ Result<void> Session::Impl::find_targets() {
             if (findings.error().kind == ErrorKind::kPermission)
                 return std::move(findings)
                     .error()
-                    .with_context(fmt::format("look at process {} ({})", member.pid,
-                                              member.command))
-                    .with_hint("CAP_SYS_PTRACE is needed to look into the processes of others: "
-                               "run as root (sudo)");
+                    .with_context(
+                        fmt::format("look at process {} ({})", member.pid, member.command))
+                    .with_hint(
+                        "CAP_SYS_PTRACE is needed to look into the processes of others: "
+                        "run as root (sudo)");
             return std::move(findings).error();
         }
         take(member, std::move(*findings));
@@ -324,7 +328,8 @@ Result<void> Session::Impl::find_targets() {
         std::string root = fmt::format("/proc/{}/root", member.pid);
         char target[4096];
         const ssize_t length = readlink(root.c_str(), target, sizeof(target));
-        if (length < 0 || !roots_seen.insert(std::string(target, static_cast<size_t>(length))).second)
+        if (length < 0 ||
+            !roots_seen.insert(std::string(target, static_cast<size_t>(length))).second)
             continue;
         process::Findings findings = resolver->look_at_named_files(root);
         const std::set<FileKey> named = findings.files;
@@ -399,8 +404,7 @@ Result<void> Session::Impl::configure(uint32_t index) {
         python->configure(targets[index].line_index, targets[index].settings, armed_at_ns);
         return {};
     }
-    return bpf->configure(index, targets[index].settings, armed_at_ns,
-                          files[file_of[index]].wide);
+    return bpf->configure(index, targets[index].settings, armed_at_ns, files[file_of[index]].wide);
 }
 
 uint32_t Session::Impl::add_target(const process::NativeMatch& match) {
@@ -432,10 +436,10 @@ void Session::Impl::take(Member& member, process::Findings&& findings) {
         fresh[match.file].push_back({index, match.site.file_offset, match.site.kind});
     }
     for (process::Skipped& skip : findings.skipped)
-        skipped.push_back({std::move(skip.path), std::move(skip.name),
-                           skip.line_index == SIZE_MAX ? std::nullopt
-                                                       : std::optional(skip.line_index),
-                           std::move(skip.reason)});
+        skipped.push_back(
+            {std::move(skip.path), std::move(skip.name),
+             skip.line_index == SIZE_MAX ? std::nullopt : std::optional(skip.line_index),
+             std::move(skip.reason)});
     // A file that is probed already gets the new ones added wherever it is.
     for (auto& [key, probes] : fresh) {
         TargetFile& target_file = files[key];
@@ -446,7 +450,8 @@ void Session::Impl::take(Member& member, process::Findings&& findings) {
                 target_file.wide_links.append(std::move(*links));
         }
         for (auto& [tgid, present] : target_file.narrow) {
-            if (auto links = bpf->attach_narrow(attach_path(key), probes, members[tgid].pid, failed))
+            if (auto links =
+                    bpf->attach_narrow(attach_path(key), probes, members[tgid].pid, failed))
                 present.append(std::move(*links));
         }
         refused(failed);
@@ -460,10 +465,10 @@ void Session::Impl::refused(const std::vector<engine::RefusedProbe>& probes) {
             return skip.container == target.container && skip.name == target.name;
         });
         if (told) continue;
-        skipped.push_back({target.container, target.name, target.line_index,
-                           fmt::format("the kernel refuses a probe at 0x{:x} ({}): {}",
-                                       failed.probe.file_offset, target.site.instruction,
-                                       std::strerror(failed.error_number))});
+        skipped.push_back(
+            {target.container, target.name, target.line_index,
+             fmt::format("the kernel refuses a probe at 0x{:x} ({}): {}", failed.probe.file_offset,
+                         target.site.instruction, std::strerror(failed.error_number))});
     }
 }
 
@@ -621,8 +626,8 @@ void Session::Impl::handle_mappings() {
 void Session::Impl::probe_newborns() {
     const auto now = Clock::now();
     eager_tokens = std::min(
-        kEagerBurst, eager_tokens + kEagerPerSecond *
-                                        std::chrono::duration<double>(now - tokens_at).count());
+        kEagerBurst,
+        eager_tokens + kEagerPerSecond * std::chrono::duration<double>(now - tokens_at).count());
     tokens_at = now;
     while (!newborn.empty()) {
         const Newborn next = newborn.front();
@@ -740,7 +745,9 @@ void Session::pause() {
     impl_->bpf->arm(false);
     if (impl_->python) impl_->python->arm(false);
 }
-void Session::resume() { arm(); }
+void Session::resume() {
+    arm();
+}
 
 size_t Session::set(const std::string& pattern, const targets::Options& change) {
     const targets::Pattern glob{pattern.empty() ? "*" : pattern, true};

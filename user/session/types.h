@@ -43,9 +43,9 @@ struct Target {
     std::string container; // file path, or module pattern
     std::string name;
     uint64_t entry_offset = 0;
-    elf::ProbeSite site;           // native only
+    elf::ProbeSite site; // native only
     engine::TargetSettings settings;
-    bool below_floor = false;      // the delay is smaller than the probe's own cost
+    bool below_floor = false; // the delay is smaller than the probe's own cost
 };
 
 struct SkippedTarget {

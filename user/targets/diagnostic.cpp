@@ -24,7 +24,7 @@ size_t to_character_start(std::string_view text, size_t at) {
     return at;
 }
 
-}  // namespace
+} // namespace
 
 std::string format_diagnostic(const std::string& path, const Diagnostic& diagnostic) {
     std::string text = fmt::format("{}:{}:{}: error: {}\n", path, diagnostic.line,
@@ -74,4 +74,4 @@ std::string format_diagnostics(const std::string& path,
     return text;
 }
 
-}  // namespace speedbump::targets
+} // namespace speedbump::targets

@@ -42,7 +42,7 @@ Error bad_duration(std::string message) {
     return make_error(ErrorKind::kUsage, std::move(message)).with_hint(kExpected);
 }
 
-}  // namespace
+} // namespace
 
 Result<nanoseconds> parse_duration(std::string_view text) {
     if (text.empty()) return bad_duration("missing duration");
@@ -100,4 +100,4 @@ std::string format_duration(nanoseconds duration) {
     return shortest;
 }
 
-}  // namespace speedbump::targets
+} // namespace speedbump::targets

@@ -40,7 +40,7 @@ bool set_holds(std::string_view pattern, size_t open, size_t close, uint32_t cod
     return found != negated;
 }
 
-}  // namespace
+} // namespace
 
 bool has_glob(std::string_view text) {
     if (text.find_first_of("*?") != kNone) return true;
@@ -54,9 +54,9 @@ bool has_glob(std::string_view text) {
 bool glob_match(std::string_view pattern, std::string_view text) {
     size_t at = 0;
     size_t position = 0;
-    size_t star = kNone;            // just behind the last `*` seen
-    size_t star_position = 0;       // where its rest was last tried
-    size_t first_unclosed = kNone;  // from here on every `[` is a literal
+    size_t star = kNone;           // just behind the last `*` seen
+    size_t star_position = 0;      // where its rest was last tried
+    size_t first_unclosed = kNone; // from here on every `[` is a literal
     while (true) {
         bool advanced = false;
         if (at < pattern.size() && pattern[at] == '*') {
@@ -129,4 +129,4 @@ const TargetLine* decide_python(const TargetsFile& file, std::string_view module
     return last == file.lines.rend() || last->exclude ? nullptr : &*last;
 }
 
-}  // namespace speedbump::targets
+} // namespace speedbump::targets

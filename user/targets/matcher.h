@@ -14,8 +14,8 @@ namespace speedbump::targets {
 bool has_glob(std::string_view text);
 
 // Whether `text` matches the shell glob `pattern` (case-sensitive; * ? [abc] [!abc] [a-z]; * and ?
-// cross every character; an unclosed [ is a literal). A character is one of UTF-8, or a byte that is none. Takes at most
-// time in the product of the lengths.
+// cross every character; an unclosed [ is a literal). A character is one of UTF-8, or a byte that
+// is none. Takes at most time in the product of the lengths.
 bool glob_match(std::string_view pattern, std::string_view text);
 
 // Whether the half-line pattern matches: exactly (also `operator[](int)`), or as a glob.

@@ -100,9 +100,9 @@ class LineParser {
         size_t end = 0;
     };
     struct Half {
-        Span span;         // with the quotes
-        std::string text;  // without
-        bool ok = true;    // false: an error was reported
+        Span span;        // with the quotes
+        std::string text; // without
+        bool ok = true;   // false: an error was reported
     };
 
     bool check_bytes();
@@ -147,7 +147,7 @@ class LineParser {
     size_t number_;
     ErrorList& errors_;
     size_t at_ = 0;
-    size_t end_ = 0;  // behind the last byte that is no white space
+    size_t end_ = 0; // behind the last byte that is no white space
 };
 
 bool LineParser::check_bytes() {
@@ -460,7 +460,7 @@ bool LineParser::parse_unknown_option(Span token) {
     const std::string_view before = line_.substr(0, token.begin);
     const auto count = [before](char c) { return std::count(before.begin(), before.end(), c); };
     if (count('(') > count(')') || count('<') > count('>')) {
-        at_ = end_;  // the rest is the rest of that signature
+        at_ = end_; // the rest is the rest of that signature
         return fail(token, "unexpected " + quoted(word),
                     "quotes around a half that holds white space: +exe:\"ns::f(int, char)\"");
     }
@@ -471,14 +471,14 @@ bool LineParser::parse_unknown_option(Span token) {
     constexpr std::array<std::string_view, 5> kKeys = {"delay", "every", "start", "duration",
                                                        "pid"};
     if (std::find(kKeys.begin(), kKeys.end(), word) != kKeys.end()) {
-        at_ = end_;  // what follows is most likely its value
+        at_ = end_; // what follows is most likely its value
         return fail(token, "option " + quoted(word) + " has no value",
                     fmt::format("{}=VALUE, with no space around the '='", word));
     }
     return fail(token, "unknown option " + quoted(word), std::string(kAllOptions));
 }
 
-}  // namespace
+} // namespace
 
 ParseOutcome parse_targets(std::string_view text, std::string path) {
     ParseOutcome outcome;
@@ -521,11 +521,11 @@ Result<TargetsFile> load_targets(const std::string& path) {
         if (got < 0) return fail("read", errno);
         if (got == 0) break;
         text.append(buffer.data(), static_cast<size_t>(got));
-        if (text.size() > kMaxFileBytes) return refuse(too_big);  // it grew, or has no stated size
+        if (text.size() > kMaxFileBytes) return refuse(too_big); // it grew, or has no stated size
     }
     ParseOutcome outcome = parse_targets(text, path);
     if (outcome.errors.empty()) return std::move(outcome.file);
     return make_error(ErrorKind::kTargetsFile, format_diagnostics(path, outcome.errors));
 }
 
-}  // namespace speedbump::targets
+} // namespace speedbump::targets

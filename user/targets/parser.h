@@ -14,10 +14,10 @@ namespace speedbump::targets {
 struct Diagnostic {
     size_t line = 0;
     size_t column = 0;
-    size_t length = 1;        // bytes to underline, at least 1
-    std::string message;      // what is wrong
-    std::string expectation;  // what would be right
-    std::string source_line;  // the line as it stands in the file
+    size_t length = 1;       // bytes to underline, at least 1
+    std::string message;     // what is wrong
+    std::string expectation; // what would be right
+    std::string source_line; // the line as it stands in the file
 };
 
 struct ParseOutcome {

@@ -16,4 +16,4 @@ inline uint64_t monotonic_ns() {
             .count());
 }
 
-}  // namespace speedbump
+} // namespace speedbump

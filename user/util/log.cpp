@@ -33,7 +33,7 @@ Style style_of(Level level) {
     return {"", ""};
 }
 
-}  // namespace
+} // namespace
 
 void set_level(Level level) {
     sink_level.store(level, std::memory_order_relaxed);
@@ -72,10 +72,10 @@ void write(Level level, std::string_view text) {
     while (done < line.size()) {
         const ssize_t written = ::write(STDERR_FILENO, line.data() + done, line.size() - done);
         if (written < 0 && errno == EINTR) continue;
-        if (written <= 0) break;  // nowhere left to complain to
+        if (written <= 0) break; // nowhere left to complain to
         done += static_cast<size_t>(written);
     }
     errno = saved_errno;
 }
 
-}  // namespace speedbump::log
+} // namespace speedbump::log

@@ -39,4 +39,4 @@ bool use_colour(int fd);
 // The line that write() sends, colour as asked for.
 std::string format_line(Level level, std::string_view text, bool colour);
 
-}  // namespace speedbump::log
+} // namespace speedbump::log

@@ -62,7 +62,7 @@ inline Error errno_error(const std::string& what, int error_number) {
 template <typename T>
 class [[nodiscard]] Result {
   public:
-    Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}    // NOLINT: implicit
+    Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}     // NOLINT: implicit
     Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {} // NOLINT: implicit
 
     bool has_value() const { return state_.index() == 0; }

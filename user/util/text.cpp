@@ -26,7 +26,7 @@ bool in_ranges(const std::array<Range, N>& ranges, uint32_t code) {
 constexpr std::array<Range, 8> kEscaped = {{
     {0x00, 0x1f},
     {0x7f, 0x9f},
-    {0x200e, 0x200f},  // direction marks and overrides would show the line in another order
+    {0x200e, 0x200f}, // direction marks and overrides would show the line in another order
     {0x2028, 0x2029},
     {0x202a, 0x202e},
     {0x2066, 0x2069},
@@ -59,7 +59,7 @@ constexpr std::array<Range, 13> kWide = {{
     {0x20000, 0x3fffd},
 }};
 
-}  // namespace
+} // namespace
 
 Character decode_character(std::string_view text, size_t at) {
     const auto byte = [text](size_t index) { return static_cast<unsigned char>(text[index]); };
@@ -121,4 +121,4 @@ size_t printed_columns(Character character) {
     return 1;
 }
 
-}  // namespace speedbump
+} // namespace speedbump

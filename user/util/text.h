@@ -10,8 +10,8 @@ namespace speedbump {
 
 // One character of a text that should be UTF-8 but may hold any bytes.
 struct Character {
-    uint32_t code = 0;   // code point; a byte that is no UTF-8 is kInvalidByteBase + the byte
-    uint32_t bytes = 1;  // length in the text
+    uint32_t code = 0;  // code point; a byte that is no UTF-8 is kInvalidByteBase + the byte
+    uint32_t bytes = 1; // length in the text
 };
 
 inline constexpr uint32_t kInvalidByteBase = 0x110000;
@@ -28,4 +28,4 @@ std::string printable(std::string_view text);
 // escaped byte.
 size_t printed_columns(Character character);
 
-}  // namespace speedbump
+} // namespace speedbump

@@ -16,7 +16,7 @@ std::string three_digits(double value) {
     return fmt::format("{:.0f}", value);
 }
 
-}  // namespace
+} // namespace
 
 std::string show_time(std::chrono::nanoseconds time) {
     const std::string sign = time.count() < 0 ? "-" : "";
@@ -52,4 +52,4 @@ std::string show_count(uint64_t count) {
     return digits;
 }
 
-}  // namespace speedbump
+} // namespace speedbump

@@ -16,4 +16,4 @@ std::string show_rate(double per_second);
 // A whole number with its thousands apart: "1,234,567".
 std::string show_count(uint64_t count);
 
-}  // namespace speedbump
+} // namespace speedbump
