@@ -200,5 +200,48 @@ def test_workers_that_are_restarted_are_slowed() -> None:
         assert shop.latency() < during / 1.5
 
 
+STEPPER = """
+import time
+def step():
+    pass
+while True:
+    step()
+    time.sleep(0.01)
+"""
+
+
+def test_pythons_of_several_versions_in_one_tree() -> None:
+    versions: dict[str, str] = {}  # by the version, such as 3.12
+    own = sorted(pathlib.Path.home().glob(".pyenv/versions/3.1[0-9].*/bin/python3"))
+    for python in [sys.executable, *map(str, own)]:
+        told = subprocess.run([python, "-c", "import sys; print(*sys.version_info[:2], sep='.')"],
+                              capture_output=True, text=True)
+        versions.setdefault(told.stdout.strip(), python)
+    if len(versions) < 2:
+        raise Skip("only one Python is installed")
+    script = scratch() / "stepper.py"
+    script.write_text(STEPPER)
+    line = "".join(f"{python} {script} & " for python in versions.values()) + "wait"
+    parent = subprocess.Popen(["sh", "-c", line], start_new_session=True)
+    try:
+        time.sleep(1)  # so that all of them run already
+        try:
+            with Session("*:step delay=2ms", pid=parent.pid) as session:
+                time.sleep(2)
+                final = session.stop()
+        except AssertionError as error:
+            if "no core is built" in str(error):
+                raise Skip(str(error)) from error
+            raise
+        counted = calls_by_pid(final, "step")
+        cores_lack = sum("no core is built" in line for line in session.warnings)
+        print(f"  {', '.join(versions)}: {sorted(counted.values())} calls")
+        assert len(counted) == len(versions) - cores_lack >= 1, (counted, session.warnings)
+        assert all(calls > 20 for calls in counted.values()), counted
+    finally:
+        os.killpg(parent.pid, signal.SIGKILL)
+        parent.wait()
+
+
 if __name__ == "__main__":
     main(globals())
