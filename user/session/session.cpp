@@ -781,8 +781,10 @@ Snapshot Session::snapshot() {
         snapshot.since_armed = nanoseconds(monotonic_ns() - self.armed_at_ns);
     snapshot.armed = self.bpf->armed();
     snapshot.targets = self.targets;
-    snapshot.nothing_matched =
-        self.target_of.empty() && (!self.python || !self.python->ever_attached());
+    // The interpreter of a program that waits to start is still to come.
+    const bool to_come = self.python && !self.options.run_command.empty() && self.armed_at_ns == 0;
+    snapshot.nothing_matched = self.target_of.empty() && !to_come &&
+                               (!self.python || !self.python->ever_attached());
     snapshot.skipped = self.skipped;
     snapshot.unmatched_lines = self.resolver->unmatched_lines();
     snapshot.floors = self.floors;
