@@ -97,10 +97,10 @@ def test_window_of_the_config_and_of_a_line(python):
             install(config("__main__:f", start_ns=start, end_ns=end))
             ms(f, 2)
             seen.append(counts()["__main__:f"])
-        install(config("__main__:f", "__main__:g start=100ms duration=10s",
-                       "__main__:h duration=50ms", start_ns=now + 10**11))
+        install(config("__main__:f", "__main__:g start=1s duration=60s",
+                       "__main__:h duration=1s", start_ns=now + 10**11))
         ms(g), ms(h)
-        time.sleep(0.15)
+        time.sleep(1.2)
         ms(f), ms(g), ms(h)
         print(json.dumps([seen, list(counts().values())]))
         """,
