@@ -20,6 +20,14 @@ bool is_python_target(const targets::TargetLine& line) {
     return line.world == targets::World::kPython && !line.exclude;
 }
 
+// The session's other work waits meanwhile.
+inject::InjectOptions brief_options() {
+    inject::InjectOptions options;
+    options.safe_point_timeout = std::chrono::milliseconds(50);
+    options.interpreter_timeout = std::chrono::milliseconds(2000);
+    return options;
+}
+
 // Whether an interpreter is in the process, ready or not.
 bool has_interpreter(pid_t pid) {
     const auto found = process::find_interpreters(pid);
@@ -69,12 +77,14 @@ void PythonSide::record(std::vector<engine::PythonMatch> matches) {
                     std::make_move_iterator(matches.end()));
 }
 
-void PythonSide::attach(const std::vector<std::pair<pid_t, uint64_t>>& processes_and_roots) {
+void PythonSide::attach(const std::vector<std::pair<pid_t, uint64_t>>& processes_and_roots,
+                        bool patient) {
     std::vector<std::pair<pid_t, uint64_t>> pythons;
     for (const auto& process : processes_and_roots)
-        if (!attached_.contains(process.first) && has_interpreter(process.first))
+        if (!attached_.contains(process.first) && !waiting_.contains(process.first) &&
+            has_interpreter(process.first))
             pythons.push_back(process);
-    try_attach(pythons, {});
+    try_attach(pythons, patient ? inject::InjectOptions{} : brief_options());
 }
 
 void PythonSide::try_attach(const std::vector<std::pair<pid_t, uint64_t>>& processes,
@@ -114,20 +124,27 @@ void PythonSide::try_attach(const std::vector<std::pair<pid_t, uint64_t>>& proce
     }
 }
 
-void PythonSide::tend() {
+void PythonSide::hear() {
     for (engine::PythonEvent& event : engine_->poll()) {
         record(std::move(event.matches));
         if (event.kind == engine::PythonEvent::Kind::kGone) attached_.erase(event.process);
     }
+}
+
+void PythonSide::forget(pid_t pid) {
+    hear(); // the old program's channel hung up at the exec
+    attached_.erase(pid);
+    waiting_.erase(pid);
+}
+
+void PythonSide::tend() {
+    hear();
     const auto now = Clock::now();
     std::vector<std::pair<pid_t, uint64_t>> due;
     for (const auto& [pid, waiting] : waiting_)
         if (waiting.next <= now) due.emplace_back(pid, waiting.roots);
     if (due.empty()) return;
-    inject::InjectOptions options; // short: the session's other work waits meanwhile
-    options.safe_point_timeout = std::chrono::milliseconds(50);
-    options.interpreter_timeout = std::chrono::milliseconds(2000);
-    try_attach(due, options);
+    try_attach(due, brief_options());
 }
 
 Clock::duration PythonSide::longest_sleep() const {

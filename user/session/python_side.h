@@ -30,9 +30,11 @@ class PythonSide {
     // Hooks those of the processes that are Python, several at a time. A process that is none is
     // passed over; one that will be soon (it has just been exec'd) is tried again by tend(). What
     // cannot be hooked is told once.
-    void attach(const std::vector<std::pair<pid_t, uint64_t>>& processes_and_roots);
+    // `patient`: waits seconds for each where it must, as befits a session's beginning; else such
+    // a process, too, is left for tend().
+    void attach(const std::vector<std::pair<pid_t, uint64_t>>& processes_and_roots, bool patient);
     // The process runs another program now.
-    void forget(pid_t pid) { waiting_.erase(pid); }
+    void forget(pid_t pid);
     // Takes in what the interpreters say, and tries again what was not ready.
     void tend();
     int fd() const;
@@ -57,6 +59,7 @@ class PythonSide {
     explicit PythonSide(std::function<void(const std::string&)> warn) : warn_(std::move(warn)) {}
     void try_attach(const std::vector<std::pair<pid_t, uint64_t>>& processes,
                     const inject::InjectOptions& options);
+    void hear();
     void record(std::vector<engine::PythonMatch> matches);
 
     std::function<void(const std::string&)> warn_;

@@ -376,7 +376,7 @@ Result<void> Session::Impl::find_python_targets() {
     std::vector<std::pair<pid_t, uint64_t>> processes;
     for (const auto& [tgid, member] : members)
         if (member.alive) processes.emplace_back(member.pid, member.roots);
-    python->attach(processes);
+    python->attach(processes, true);
     return {};
 }
 
@@ -538,10 +538,13 @@ void Session::Impl::drop_probes(uint32_t tgid) {
 // --- events
 
 void Session::Impl::look_at(Member& member) {
+    if (!resolver) return; // the tree is still being built: all are looked at afterwards
     auto findings = resolver->look_at_process(member.pid);
     if (!findings) return; // gone, or going: its exit tells
     take(member, std::move(*findings));
     if (auto probed = probe_all_files(member); !probed) warn(probed.error().message);
+    // An interpreter shows once its library is mapped, some time after the exec.
+    if (python) python->attach({{member.pid, member.roots}}, false);
 }
 
 void Session::Impl::forget_member(Member& member) {
@@ -559,10 +562,9 @@ void Session::Impl::handle(const engine::TreeEvent& event) {
             member = {event.tgid, event.pid, event.command, event.roots, true, {}};
             if (parent != members.end()) member.files = parent->second.files;
             forked_since_scan = true;
-            if (event.type == Type::kJoin) {
+            if (event.type == Type::kJoin)
                 look_at(member);
-                if (python) python->attach({{member.pid, member.roots}});
-            } else
+            else
                 newborn.push_back({event.tgid, Clock::now()});
             break;
         }
@@ -572,11 +574,8 @@ void Session::Impl::handle(const engine::TreeEvent& event) {
             found->second.command = event.command;
             found->second.files.clear();
             drop_probes(event.tgid); // they went with the old memory
+            if (python) python->forget(event.pid);
             look_at(found->second);
-            if (python) {
-                python->forget(event.pid);
-                python->attach({{event.pid, found->second.roots}});
-            }
             break;
         }
         case Type::kExit:
@@ -783,8 +782,8 @@ Snapshot Session::snapshot() {
     snapshot.targets = self.targets;
     // The interpreter of a program that waits to start is still to come.
     const bool to_come = self.python && !self.options.run_command.empty() && self.armed_at_ns == 0;
-    snapshot.nothing_matched = self.target_of.empty() && !to_come &&
-                               (!self.python || !self.python->ever_attached());
+    snapshot.nothing_matched =
+        self.target_of.empty() && !to_come && (!self.python || !self.python->ever_attached());
     snapshot.skipped = self.skipped;
     snapshot.unmatched_lines = self.resolver->unmatched_lines();
     snapshot.floors = self.floors;
