@@ -60,6 +60,9 @@ if [ "$(id -u)" != 0 ]; then
     fi
 fi
 
+# Objects are shared between clones, wherever they lie.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=true
+
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 jobs=$(nproc)
