@@ -208,6 +208,7 @@ TEST(Judge, FollowsThePolicy) {
 
     Snapshot none = some;
     none.targets.clear();
+    none.nothing_matched = true;
     const auto nothing = judge_matches(none, sample_file(), MissingPolicy::kWarn);
     ASSERT_FALSE(nothing);
     EXPECT_EQ(nothing.error().kind, ErrorKind::kNothingMatched);
