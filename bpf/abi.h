@@ -101,7 +101,7 @@ struct sb_event {
 	__u32 type;
 	__u32 tgid;        /* in the initial PID namespace */
 	__u32 pid;         /* in the loader's PID namespace, 0: not visible there */
-	__u32 parent_tgid; /* fork, edge */
+	__u32 parent_tgid; /* fork, edge; exec: the thread that did it, 0: the leader */
 	__u64 roots;
 	__u64 start_time; /* ns since boot */
 	char comm[16];

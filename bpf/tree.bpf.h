@@ -140,13 +140,14 @@ int BPF_PROG(sb_fork, struct task_struct *parent, struct task_struct *child)
 }
 
 SEC("tp_btf/sched_process_exec")
-int BPF_PROG(sb_exec, struct task_struct *task)
+int BPF_PROG(sb_exec, struct task_struct *task, int old_pid)
 {
 	__u32 tgid = task->tgid;
 	struct sb_member *member = bpf_map_lookup_elem(&tree, &tgid);
 
 	if (member)
-		sb_tell(SB_EVENT_EXEC, task, 0, member->roots, true);
+		sb_tell(SB_EVENT_EXEC, task, old_pid != task->pid ? old_pid : 0, member->roots,
+			true);
 	return 0;
 }
 

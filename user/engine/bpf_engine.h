@@ -22,7 +22,7 @@ namespace speedbump::engine {
 struct TreeEvent {
     enum class Type { kFork = 1, kExec, kExit, kEdge, kJoin, kLeave } type;
     uint32_t tgid = 0;
-    uint32_t parent_tgid = 0;
+    uint32_t parent_tgid = 0; // kExec: the thread that did it, 0: the leader
     pid_t pid = 0;
     uint64_t roots = 0;
     uint64_t start_time = 0;

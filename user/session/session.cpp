@@ -573,7 +573,10 @@ void Session::Impl::handle(const engine::TreeEvent& event) {
             if (found == members.end()) break;
             found->second.command = event.command;
             found->second.files.clear();
-            drop_probes(event.tgid); // they went with the old memory
+            // Probes aimed at a process go on in its new memory, from its first instruction; but
+            // the kernel aims at the leader's task, and when another thread calls exec that one
+            // is gone.
+            if (event.parent_tgid != 0) drop_probes(event.tgid);
             if (python) python->forget(event.pid);
             look_at(found->second);
             break;
