@@ -385,7 +385,10 @@ def test_subinterpreters(python):
         id = interpreters.create()
         reader, writer = os.pipe()
         prelude = f"import sys; sys.path[:0] = {{sys.path!r}}; WRITER = {{writer}}"
-        failure = run(id, prelude + open({inside!r}).read())
+        try:
+            failure = run(id, prelude + open({inside!r}).read())
+        except Exception as error:
+            failure = str(error)
         os.close(writer)
         states = os.read(reader, 1000).decode()
         interpreters.destroy(id)
@@ -394,6 +397,8 @@ def test_subinterpreters(python):
         """,
     )
     failure, states, counts = result
+    if "does not support loading in subinterpreters" in failure:
+        pytest.skip("this core was built with pybind11 2, which subinterpreters refuse")
     assert failure == "None"
     assert states == "[True, True, 3, False]"
     assert counts == {"__main__:f": [5, 5]}
