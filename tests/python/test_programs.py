@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The hook in programs that do unusual things: they behave as without it."""
 
+import pytest
 from test_delays import script
 
 
