@@ -129,7 +129,8 @@ TEST(Interpreter, NoProcess) {
 TEST(RemoteModule, FindsWhatTheDynamicLinkerFinds) {
     auto modules = load_modules(getpid());
     ASSERT_TRUE(modules) << modules.error().message;
-    for (const char* name : {"pthread_create", "munmap", "pthread_self"}) {
+    // Functions that no sanitizer puts its own in front of.
+    for (const char* name : {"getppid", "umask", "gnu_get_libc_version"}) {
         auto expected = reinterpret_cast<uint64_t>(dlsym(RTLD_DEFAULT, name));
         bool found = false;
         for (const RemoteModule& module : *modules)
