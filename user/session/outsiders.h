@@ -22,6 +22,11 @@ class OutsiderScan {
     bool running() const { return next_ < outsiders_.size() && shared_.size() < files_.size(); }
     // Works for about `budget`.
     void advance(std::chrono::microseconds budget);
+    // An outsider was seen mapping these while the scan ran.
+    void note_shared(const std::set<process::FileKey>& files) {
+        for (const process::FileKey& key : files)
+            if (files_.contains(key)) shared_.insert(key);
+    }
     const std::set<process::FileKey>& files() const { return files_; }
     const std::set<process::FileKey>& shared() const { return shared_; }
 

@@ -96,7 +96,6 @@ struct Session::Impl {
     uint64_t armed_at_ns = 0;
     OutsiderScan scan;
     Clock::time_point last_scan{};
-    bool forked_since_scan = true;
     struct Newborn {
         uint32_t tgid;
         Clock::time_point born;
@@ -119,6 +118,7 @@ struct Session::Impl {
     void take(Member& member, process::Findings&& findings);
     uint32_t add_target(const process::NativeMatch& match);
     void describe(Target& target) const;
+    bool is_below_floor(const Target& target) const;
     Result<void> configure(uint32_t index);
     bool may_be_narrow() const { return features.uprobe_multi_pid || !features.uprobe_multi; }
     Result<void> probe_member(Member& member, const FileKey& key);
@@ -394,9 +394,12 @@ void Session::Impl::describe(Target& target) const {
     target.settings.duration = choose(own.duration, general.duration, nanoseconds(0));
     target.settings.root_mask = kSessionRoot;
     if (own.pid) target.settings.root_mask = roots.mask_of_pid.at(*own.pid);
-    target.below_floor =
-        target.world == targets::World::kNative && target.settings.delay.count() > 0 &&
-        target.settings.delay < floors.by_kind[static_cast<size_t>(target.site.kind)];
+    target.below_floor = is_below_floor(target);
+}
+
+bool Session::Impl::is_below_floor(const Target& target) const {
+    return target.world == targets::World::kNative && target.settings.delay.count() > 0 &&
+           target.settings.delay < floors.by_kind[static_cast<size_t>(target.site.kind)];
 }
 
 Result<void> Session::Impl::configure(uint32_t index) {
@@ -561,7 +564,6 @@ void Session::Impl::handle(const engine::TreeEvent& event) {
             const auto parent = members.find(event.parent_tgid);
             member = {event.tgid, event.pid, event.command, event.roots, true, {}};
             if (parent != members.end()) member.files = parent->second.files;
-            forked_since_scan = true;
             if (event.type == Type::kJoin)
                 look_at(member);
             else
@@ -607,9 +609,9 @@ void Session::Impl::handle_mappings() {
             if (member.alive) mapped_lately.insert(member.pid);
     if (mapped_lately.empty() || Clock::now() - mapped_since < kMappingSettle) return;
 
-    std::set<FileKey> wide_files;
+    std::set<FileKey> watched = scan.files(); // a scan may have passed the outsider already
     for (const auto& [key, target_file] : files)
-        if (target_file.wide) wide_files.insert(key);
+        if (target_file.wide) watched.insert(key);
     for (const pid_t pid : std::exchange(mapped_lately, {})) {
         const auto member = std::find_if(members.begin(), members.end(), [&](const auto& entry) {
             return entry.second.pid == pid && entry.second.alive;
@@ -617,7 +619,9 @@ void Session::Impl::handle_mappings() {
         if (member != members.end()) {
             look_at(member->second);
         } else if (pid != getpid()) {
-            for (const FileKey& key : mapped_of(pid, wide_files)) narrow(key);
+            const std::set<FileKey> shared = mapped_of(pid, watched);
+            scan.note_shared(shared);
+            for (const FileKey& key : shared) narrow(key);
         }
     }
     update_wake();
@@ -653,7 +657,6 @@ void Session::Impl::advance_scan() {
             if (!scan.shared().contains(key)) widen(key);
         scan = {};
         last_scan = Clock::now();
-        forked_since_scan = false;
         update_wake();
         return;
     }
@@ -661,13 +664,11 @@ void Session::Impl::advance_scan() {
         scan.advance(kScanSlice);
         return;
     }
-    if (!forked_since_scan && Clock::now() - last_scan < kRescan) return;
     if (last_scan != Clock::time_point{} && Clock::now() - last_scan < kRescan) return;
     std::set<FileKey> candidates;
     for (const auto& [key, target_file] : files)
         if (!target_file.wide && !target_file.probes.empty()) candidates.insert(key);
     last_scan = Clock::now();
-    forked_since_scan = false;
     if (candidates.empty()) return;
     auto listed = bpf->list_processes();
     if (!listed) return;
@@ -766,9 +767,7 @@ size_t Session::set(const std::string& pattern, const targets::Options& change) 
         if (change.every) settings.every = *change.every;
         if (change.start) settings.start = *change.start;
         if (change.duration) settings.duration = *change.duration;
-        target.below_floor =
-            target.world == targets::World::kNative && settings.delay.count() > 0 &&
-            settings.delay < impl_->floors.by_kind[static_cast<size_t>(target.site.kind)];
+        target.below_floor = impl_->is_below_floor(target);
         if (impl_->configure(index)) ++changed;
     }
     return changed;
