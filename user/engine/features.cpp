@@ -203,8 +203,9 @@ Result<void> require_attach_rights(const Features& features) {
                           "this kernel (" + kernel_release() + ") does not load the BPF programs")
             .with_hint(
                 "Linux 6.1 or newer with CONFIG_BPF_EVENTS and CONFIG_UPROBE_EVENTS is "
-                "needed, and no lockdown in confidentiality mode; speedbump doctor tells which part "
-                       "is missing");
+                "needed, and no lockdown in confidentiality mode; speedbump doctor tells which "
+                "part "
+                "is missing");
     }
     return {};
 }
