@@ -5,8 +5,10 @@
 #   scripts/setup.sh [GROUP...]     GROUP: build test demo bench vm all; default: build test
 #
 # For Debian 12 and 13 and Ubuntu 24.04, as root or with sudo. Does nothing when nothing is missing.
+# The group test also makes the root with the newest Pythons (sid-root.sh).
 # Services that the packages bring (redis, nginx) are not started.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() {
@@ -29,6 +31,8 @@ esac
 # libbpf 1.3 is needed; it and what it is built with must come from one suite.
 versioned="libbpf-dev libelf-dev libdw-dev bpftool"
 minimum_libbpf="1:1.3"
+# Not in Debian 12 itself, but in its backports.
+newer="python3-scikit-build-core"
 
 packages_of() {
     case $1 in
@@ -41,7 +45,8 @@ packages_of() {
     test)
         echo libgtest-dev libgmock-dev clang-format shellcheck mandoc strace python3 \
             python3-pytest redis-server redis-tools nginx apache2-utils gcc procps \
-            util-linux xz-utils zsh fish gunicorn python3-flask
+            util-linux xz-utils zsh fish gunicorn python3-flask python3-pip python3-venv \
+            "$newer" debootstrap
         ;;
     demo) echo redis-server redis-tools gunicorn python3-flask apache2-utils python3 procps ;;
     bench) echo bpftrace linux-perf apache2-utils wrk redis-server redis-tools nginx ;;
@@ -170,8 +175,23 @@ link_bpftool() {
     as_root ln -sf "$real" /usr/local/sbin/bpftool
 }
 
-if [ ${#missing[@]} -eq 0 ]; then
+# What is needed besides packages.
+finish() {
     case " ${groups[*]} " in *" build "*) link_bpftool ;; esac
+    case " ${groups[*]} " in
+    *" test "*)
+        mkdir -p build # the user's, not root's
+        if [ "$(id -u)" = 0 ] || command -v sudo >/dev/null; then
+            as_root env HOME="$HOME" "XDG_CACHE_HOME=${XDG_CACHE_HOME:-}" scripts/sid-root.sh
+        else
+            scripts/sid-root.sh
+        fi
+        ;;
+    esac
+}
+
+if [ ${#missing[@]} -eq 0 ]; then
+    finish
     exit 0
 fi
 
@@ -194,7 +214,7 @@ done
 from_backports=()
 others=()
 for package in "${missing[@]}"; do
-    case " $versioned " in
+    case " $versioned $newer " in
     *" $package "*) from_backports+=("$package") ;;
     *) others+=("$package") ;;
     esac
@@ -202,8 +222,9 @@ done
 if [ ${#from_backports[@]} -gt 0 ] && [ "$codename" = bookworm ]; then
     add_backports bookworm-backports
     # All together: a libdw-dev of the release does not fit a libelf1 of the backports.
-    # shellcheck disable=SC2086
-    apt_get install --no-install-recommends -t bookworm-backports $versioned >&2
+    # shellcheck disable=SC2206
+    [ "${from_backports[*]}" = "$newer" ] || from_backports+=($versioned)
+    apt_get install --no-install-recommends -t bookworm-backports "${from_backports[@]}" >&2
 else
     say "updating the package lists"
     apt_get update >&2
@@ -216,5 +237,5 @@ for service in $services; do
     case "$running_before " in *" $service "*) continue ;; esac
     if is_active "$service"; then as_root systemctl disable --now "$service" >&2; fi
 done
-case " ${groups[*]} " in *" build "*) link_bpftool ;; esac
+finish
 say "done"

@@ -1,28 +1,41 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Makes a Debian sid root with the newest Pythons, for building and testing the Python core, at
-# build/sid-root. Takes half a minute; needs root and debootstrap. Does nothing if it is there.
+# Makes a Debian sid root with the newest Pythons and pybind11, which building and testing the
+# Python core for all versions needs, and links it as build/sid-root. It is kept in the user's cache
+# ($XDG_CACHE_HOME/speedbump/sid-root) for all source trees. Takes a minute the first time; does
+# nothing when it is there. Needs root and debootstrap; without them or a network it says "skipped".
 set -eu
 
 source_root=$(cd "$(dirname "$0")/.." && pwd)
-root=${1:-$source_root/build/sid-root}
+root=${XDG_CACHE_HOME:-$HOME/.cache}/speedbump/sid-root
+link=$source_root/build/sid-root
 
-if [ -x "$root/usr/bin/python3.15" ] && [ -d "$root/usr/include/pybind11" ]; then
-    echo "sid root: $root is there"
+skip() {
+    echo "sid root: skipped, $*: no cores for the newest Pythons" >&2
     exit 0
+}
+
+is_complete() { [ -x "$1/usr/bin/python3.15" ] && [ -d "$1/usr/include/pybind11" ]; }
+
+if is_complete "$link"; then exit 0; fi
+mkdir -p "$(dirname "$root")" "$(dirname "$link")"
+exec 9>"$root.lock"
+flock 9 # another tree may be making it
+if ! is_complete "$root"; then
+    command -v debootstrap >/dev/null || skip "no debootstrap here"
+    [ "$(id -u)" = 0 ] || skip "not root"
+    # The mirror and proxy that this host's own apt uses for Debian.
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 2>/dev/null |
+        awk '/\/debian\/?$/ { print; exit }')
+    http_proxy=${http_proxy:-$(apt-config dump --format '%v' Acquire::http::Proxy)}
+    export http_proxy
+    rm -rf --one-file-system "$root" "$root.new"
+    echo "sid root: making $root" >&2
+    debootstrap --variant=minbase \
+        --include=python3.14,python3.15,python3.14-dev,python3.15-dev,pybind11-dev \
+        sid "$root.new" "${mirror:-http://deb.debian.org/debian}" >"$root.log" 2>&1 9>&- ||
+        skip "debootstrap failed ($root.log)"
+    rm -rf "$root.new/var/cache/apt/archives"/*.deb
+    mv "$root.new" "$root"
 fi
-# The mirror that this host's own apt uses for Debian.
-mirror=$(apt-get indextargets --format '$(ORIGIN) $(REPO_URI)' 2>/dev/null |
-    awk '$1 == "Debian" && $2 !~ /security|backports/ { print $2; exit }')
-if [ -z "$mirror" ]; then
-    echo "sid-root.sh: apt on this host knows no Debian mirror" >&2
-    exit 1
-fi
-rm -rf "$root.new"
-mkdir -p "$(dirname "$root")"
-debootstrap --variant=minbase \
-    --include=python3.14,python3.15,python3.14-dev,python3.15-dev,pybind11-dev \
-    sid "$root.new" "$mirror"
-rm -rf "$root"
-mv "$root.new" "$root"
-echo "sid root: made $root"
+ln -sfn "$root" "$link"
