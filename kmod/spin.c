@@ -43,7 +43,8 @@ static void sb_spin(struct sb_target *target, u64 delay_ns, unsigned int epoch)
 		/* kernels that are not preemptible would keep the CPU's other tasks waiting */
 		cond_resched();
 		passed = ktime_get_ns() - start;
-	} while (passed < delay_ns && !sb_spin_ends(target, epoch));
+		/* a delay that is lowered meanwhile is over when it would be over now */
+	} while (passed < min(delay_ns, sb_target_delay(target)) && !sb_spin_ends(target, epoch));
 
 	this_cpu_inc(target->counts->delays);
 	this_cpu_add(target->counts->requested_ns, delay_ns);
