@@ -118,14 +118,14 @@ TEST_F(LiveSession, ChangesADelayOfTheTargetsNamed) {
     session->arm();
     targets::Options change;
     change.delay = 60ms;
-    EXPECT_EQ(session->set("work_push", change), 1u);
+    EXPECT_EQ(*session->set("work_push", change), 1u);
     EXPECT_GE(puppet.call("work_push"), 59ms);
     const nanoseconds other = puppet.call("work_nop");
     EXPECT_GE(other, 19ms);
     EXPECT_LT(other, 50ms);
-    EXPECT_EQ(session->set("*", change), 2u);
+    EXPECT_EQ(*session->set("*", change), 2u);
     EXPECT_GE(puppet.call("work_nop"), 59ms);
-    EXPECT_EQ(session->set("no_such", change), 0u);
+    EXPECT_EQ(*session->set("no_such", change), 0u);
 }
 
 TEST_F(LiveSession, ChangesEveryAndTheWindow) {
@@ -133,14 +133,14 @@ TEST_F(LiveSession, ChangesEveryAndTheWindow) {
     session->arm();
     targets::Options change;
     change.every = 2;
-    EXPECT_EQ(session->set("", change), 1u);
+    EXPECT_EQ(*session->set("", change), 1u);
     const nanoseconds first = puppet.call("work_push"), second = puppet.call("work_push");
     EXPECT_LT(std::min(first, second), 10ms);
     EXPECT_GE(std::max(first, second), 19ms);
     targets::Options later;
     later.every = 1;
     later.start = 1h;
-    EXPECT_EQ(session->set("", later), 1u);
+    EXPECT_EQ(*session->set("", later), 1u);
     EXPECT_LT(puppet.call("work_push"), 10ms);
 }
 

@@ -116,7 +116,7 @@ session::ControlHandlers control_handlers(session::Session& session,
                                     session.file());
     };
     handlers.set = [&session](const std::string& pattern, const targets::Options& change) {
-        return Result<size_t>(session.set(pattern, change));
+        return session.set(pattern, change);
     };
     handlers.pause = [&session] {
         session.pause();

@@ -16,6 +16,7 @@
 
 #include "calibrate.skel.h"
 #include "engine/bpf_engine.h"
+#include "engine/kmod_engine.h"
 #include "engine/mapping_watch.h"
 #include "engine/sites.h"
 
@@ -172,6 +173,7 @@ Features probe_features() {
         if (name == "sleepable") features.sleepable_uprobe = false;
         if (name == "uprobe_multi") features.uprobe_multi = features.uprobe_multi_pid = false;
         if (name == "uprobe_multi_pid") features.uprobe_multi_pid = false;
+        if (name == "kmod") features.kmod = false;
         if (name == "mmap_events") features.mmap_events = false;
         if (name == "nop5") features.nop5_optimized = false;
     }
@@ -254,8 +256,13 @@ std::vector<Check> check_host(const Features& features) {
         features.mmap_events ? "libraries mapped later are picked up at once"
                              : "libraries mapped later would go unseen",
         "sudo sysctl kernel.perf_event_paranoid=2");
-    checks.push_back({"kernel module", features.kmod ? State::kGood : State::kUnknown,
-                      features.kmod ? "loaded" : "not loaded (not needed: BPF delays)", ""});
+    checks.push_back(
+        {"kernel module", features.kmod ? State::kGood : State::kUnknown,
+         features.kmod ? "loaded: --engine=auto takes it for native targets, except with every=, "
+                         "--no-children, --cgroup, or this program in the tree; it does not "
+                         "count by process"
+                       : "not loaded (not needed: BPF delays)",
+         ""});
     return checks;
 }
 
@@ -265,7 +272,16 @@ Result<std::vector<CalibrationRow>> calibrate(const Features& features) {
     if (!engine) return std::move(engine).error();
     if (auto floors = (*engine)->calibrate(); !floors) return std::move(floors).error();
     using namespace std::chrono_literals;
-    return (*engine)->measure_accuracy({1us, 10us, 100us, 1ms});
+    const std::vector<nanoseconds> delays = {1us, 10us, 100us, 1ms};
+    auto rows = (*engine)->measure_accuracy(delays);
+    if (!rows || !features.kmod) return rows;
+    auto kmod = KmodEngine::open();
+    if (!kmod) return std::move(kmod).error();
+    if (auto floors = (*kmod)->calibrate(); !floors) return std::move(floors).error();
+    auto more = (*kmod)->measure_accuracy(delays);
+    if (!more) return more;
+    rows->insert(rows->end(), more->begin(), more->end());
+    return rows;
 }
 
 } // namespace speedbump::engine

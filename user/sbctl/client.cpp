@@ -42,26 +42,33 @@ std::string sentence(int error_number) {
     }
 }
 
-Result<Fd> open_file(const char* name, int flags) {
-    Fd fd(::open((kFolder + name).c_str(), flags | O_CLOEXEC));
+Result<Fd> open_path(const std::string& path, int flags) {
+    Fd fd(::open(path.c_str(), flags | O_CLOEXEC));
     if (fd.valid()) return fd;
     if (errno == ENOENT)
         return Error{ErrorKind::kUnsupported, ENOENT, "the kernel module speed_bump is not loaded",
                      "modprobe speed_bump"};
     if (errno == EACCES || errno == EPERM)
-        return Error{
-            ErrorKind::kPermission, errno, "only root may change or read " + kFolder + name, {}};
-    return errno_error("open " + kFolder + name, errno);
+        return Error{ErrorKind::kPermission, errno, "only root may change or read " + path, {}};
+    return errno_error("open " + path, errno);
+}
+
+Result<Fd> open_file(const char* name, int flags) {
+    return open_path(kFolder + name, flags);
+}
+
+Result<void> write_text(const Fd& fd, const std::string& text) {
+    if (::write(fd.get(), text.data(), text.size()) >= 0) return {};
+    const int error_number = errno;
+    Error error = errno_error("write", error_number);
+    error.message = sentence(error_number);
+    return error;
 }
 
 Result<void> write_file(const char* name, const std::string& text) {
     auto fd = open_file(name, O_WRONLY);
     if (!fd) return std::move(fd).error();
-    if (::write(fd->get(), text.data(), text.size()) >= 0) return {};
-    const int error_number = errno;
-    Error error = errno_error(name, error_number);
-    error.message = sentence(error_number);
-    return error;
+    return write_text(*fd, text);
 }
 
 Result<std::string> read_file(const char* name) {
@@ -78,12 +85,16 @@ Result<std::string> read_file(const char* name) {
 }
 
 // A target that holds a blank would become several words of the command.
-Result<void> command(char verb, std::string_view target, const std::string& options) {
+Result<std::string> command(char verb, std::string_view target, const std::string& options) {
     for (const char c : target) {
         if (static_cast<unsigned char>(c) <= ' ')
             return Error{ErrorKind::kInvalid, EINVAL, sentence(EINVAL), {}};
     }
-    return write_file("targets", fmt::format("{}{}{}\n", verb, target, options));
+    return fmt::format("{}{}{}\n", verb, target, options);
+}
+
+Result<void> run(const Result<std::string>& command) {
+    return command ? write_file("targets", *command) : command.error();
 }
 
 std::string pid_option(std::optional<pid_t> pid) {
@@ -138,17 +149,17 @@ Result<Target> parse_line(std::string_view line) {
 Result<void> add(std::string_view target, std::optional<nanoseconds> delay,
                  std::optional<pid_t> pid) {
     std::string options = delay ? fmt::format(" {}", delay->count()) : std::string();
-    return command('+', target, options + pid_option(pid));
+    return run(command('+', target, options + pid_option(pid)));
 }
 
 Result<void> remove(std::string_view target) {
     // "-*" is the command that removes all
     if (target == "*") return Error{ErrorKind::kInvalid, EINVAL, sentence(EINVAL), "sbctl clear"};
-    return command('-', target, "");
+    return run(command('-', target, ""));
 }
 
 Result<void> update(std::string_view target, nanoseconds delay, std::optional<pid_t> pid) {
-    return command('=', target, fmt::format(" {}{}", delay.count(), pid_option(pid)));
+    return run(command('=', target, fmt::format(" {}{}", delay.count(), pid_option(pid))));
 }
 
 Result<void> clear() {
@@ -161,6 +172,28 @@ Result<void> set_enabled(bool enabled) {
 
 Result<void> set_default_delay(nanoseconds delay) {
     return write_file("default_delay_ns", fmt::format("{}\n", delay.count()));
+}
+
+Result<Owner> Owner::open() {
+    auto device = open_path("/dev/speed_bump", O_WRONLY);
+    if (!device) return std::move(device).error();
+    return Owner(std::move(*device));
+}
+
+Result<void> Owner::add(std::string_view target, nanoseconds delay,
+                        std::optional<pid_t> pid) const {
+    const auto text = command('+', target, fmt::format(" {}{}", delay.count(), pid_option(pid)));
+    return text ? write_text(device_, *text) : text.error();
+}
+
+Result<void> Owner::update(std::string_view target, nanoseconds delay) const {
+    const auto text = command('=', target, fmt::format(" {}", delay.count()));
+    return text ? write_text(device_, *text) : text.error();
+}
+
+Result<void> Owner::remove(std::string_view target) const {
+    const auto text = command('-', target, "");
+    return text ? write_text(device_, *text) : text.error();
 }
 
 Result<std::vector<Target>> list() {

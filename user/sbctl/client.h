@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "util/fd.h"
 #include "util/result.h"
 
 // Talks to the delay kernel module through its files in sysfs (docs/sysfs-interface.md).
@@ -51,6 +52,20 @@ Result<void> set_enabled(bool enabled);
 Result<void> set_default_delay(nanoseconds delay);
 Result<std::vector<Target>> list();
 Result<Status> status();
+
+// Targets that live as long as this does: they are added through /dev/speed_bump, and the kernel
+// removes them when it is closed, also by SIGKILL. Errors as above.
+class Owner {
+  public:
+    static Result<Owner> open();
+    Result<void> add(std::string_view target, nanoseconds delay, std::optional<pid_t> pid) const;
+    Result<void> update(std::string_view target, nanoseconds delay) const;
+    Result<void> remove(std::string_view target) const;
+
+  private:
+    explicit Owner(Fd device) : device_(std::move(device)) {}
+    Fd device_;
+};
 
 // One line of targets_list; kInvalid when it is none. Fields that are not known are passed over.
 Result<Target> parse_line(std::string_view line);

@@ -13,8 +13,10 @@
 
 #include "engine/bpf_engine.h"
 #include "engine/features.h"
+#include "engine/kmod_engine.h"
 #include "engine/mapping_watch.h"
 #include "process/resolver.h"
+#include "session/engine_choice.h"
 #include "session/outsiders.h"
 #include "session/program_files.h"
 #include "session/python_side.h"
@@ -61,7 +63,8 @@ struct Member {
 // One file with targets, and how it is probed. Narrow: each member has probes of its own, and
 // nobody else pays for them, but a new child runs unprobed until the session has heard of it.
 // Wide: one set of probes for whoever maps the file, children included from their first
-// instruction; right as long as no process outside the tree maps it.
+// instruction; right as long as no process outside the tree maps it. The kernel module's probes are
+// wide, and outsiders pay nothing for them.
 struct TargetFile {
     std::vector<Probe> probes;
     bool wide = false;
@@ -76,7 +79,8 @@ struct Session::Impl {
     targets::TargetsFile file;
     std::function<void(const std::string&)> warn;
     engine::Features features;
-    std::unique_ptr<engine::BpfEngine> bpf;
+    std::unique_ptr<engine::BpfEngine> bpf;   // follows the tree in any case
+    std::unique_ptr<engine::KmodEngine> kmod; // when it delays
     std::unique_ptr<engine::MappingWatch> mappings;
     std::unique_ptr<process::Resolver> resolver;
     std::unique_ptr<PythonSide> python;        // only with Python lines
@@ -123,6 +127,8 @@ struct Session::Impl {
     bool may_be_narrow() const { return features.uprobe_multi_pid || !features.uprobe_multi; }
     Result<void> probe_member(Member& member, const FileKey& key);
     Result<void> probe_all_files(Member& member);
+    Result<void> forward(const FileKey& key, const std::vector<Probe>& probes);
+    std::vector<pid_t> topmost(uint64_t mask);
     void widen(const FileKey& key);
     void narrow(const FileKey& key);
     void refused(const std::vector<engine::RefusedProbe>& probes);
@@ -146,6 +152,7 @@ Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Session::~Session() {
     impl_->python.reset();
+    impl_->kmod.reset();
     impl_->bpf->arm(false); // ends the delays in flight, for which taking probes out would wait
     std::vector<Links> all;
     for (auto& [key, target_file] : impl_->files) {
@@ -171,10 +178,9 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options,
     impl->features = engine::probe_features();
     if (auto rights = engine::require_attach_rights(impl->features); !rights)
         return std::move(rights).error();
-    if (options.engine == EngineChoice::kKmod)
-        return make_error(ErrorKind::kUnsupported,
-                          "the loader does not hand targets to the kernel module yet")
-            .with_hint("use --engine=bpf, or configure the module with sbctl");
+    auto kmod = open_chosen_module(options, file, impl->features, impl->warn);
+    if (!kmod) return std::move(kmod).error();
+    impl->kmod = std::move(*kmod);
 
     rlimit open_files{};
     if (getrlimit(RLIMIT_NOFILE, &open_files) == 0) { // a probe set is a descriptor
@@ -194,7 +200,7 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options,
             "this host tells nothing of new mappings: libraries that are loaded later "
             "stay unslowed (speedbump doctor)");
     }
-    auto floors = impl->bpf->calibrate();
+    auto floors = impl->kmod ? impl->kmod->calibrate() : impl->bpf->calibrate();
     if (!floors) return std::move(floors).error();
     impl->floors = *floors;
 
@@ -407,6 +413,10 @@ Result<void> Session::Impl::configure(uint32_t index) {
         python->configure(targets[index].line_index, targets[index].settings, armed_at_ns);
         return {};
     }
+    if (kmod) {
+        kmod->configure(index, targets[index].settings, armed_at_ns);
+        return {};
+    }
     return bpf->configure(index, targets[index].settings, armed_at_ns, files[file_of[index]].wide);
 }
 
@@ -448,7 +458,9 @@ void Session::Impl::take(Member& member, process::Findings&& findings) {
         TargetFile& target_file = files[key];
         target_file.probes.insert(target_file.probes.end(), probes.begin(), probes.end());
         std::vector<engine::RefusedProbe> failed;
-        if (target_file.wide) {
+        if (kmod && target_file.wide) {
+            if (auto done = forward(key, probes); !done) warn(done.error().message);
+        } else if (target_file.wide) {
             if (auto links = bpf->attach_wide(attach_path(key), probes, failed))
                 target_file.wide_links.append(std::move(*links));
         }
@@ -479,6 +491,10 @@ Result<void> Session::Impl::probe_member(Member& member, const FileKey& key) {
     TargetFile& target_file = files[key];
     if (target_file.probes.empty() || target_file.wide || target_file.narrow.contains(member.tgid))
         return {};
+    if (kmod) {
+        target_file.wide = true;
+        return forward(key, target_file.probes);
+    }
     if (!may_be_narrow()) { // this kernel filters by thread: all or nothing
         widen(key);
         return {};
@@ -498,6 +514,40 @@ Result<void> Session::Impl::probe_member(Member& member, const FileKey& key) {
 Result<void> Session::Impl::probe_all_files(Member& member) {
     for (const FileKey& key : member.files)
         if (auto probed = probe_member(member, key); !probed) return probed;
+    return {};
+}
+
+// The living members that share a bit with the mask and whose parents don't: all others descend
+// from them, for as long as these live.
+std::vector<pid_t> Session::Impl::topmost(uint64_t mask) {
+    auto listed = bpf->list_processes();
+    if (!listed) return {};
+    const auto belongs = [&](uint32_t tgid) { return (bpf->member_roots(tgid) & mask) != 0; };
+    std::vector<pid_t> pids;
+    for (const process::ListedProcess& process : *listed)
+        if (!process.ended && process.pid > 0 && belongs(process.tgid) &&
+            !belongs(process.parent_tgid))
+            pids.push_back(process.pid);
+    return pids;
+}
+
+// Hands probes to the kernel module.
+Result<void> Session::Impl::forward(const FileKey& key, const std::vector<Probe>& probes) {
+    std::map<uint64_t, std::vector<pid_t>> pids; // by mask
+    std::vector<engine::RefusedProbe> failed;
+    for (const Probe& probe : probes) {
+        const uint64_t mask = targets[probe.target].settings.root_mask;
+        if (!pids.contains(mask)) pids[mask] = topmost(mask);
+        const auto attached = kmod->attach(resolver->descriptor(key), probe, pids[mask]);
+        if (attached) continue;
+        const int error = attached.error().error_number;
+        if (error == ENOSPC)
+            return Error(attached.error())
+                .with_context("attach " + std::to_string(probes.size()) + " probes")
+                .with_hint("load it with max_targets=65536, or use --engine=bpf");
+        failed.push_back({probe, error});
+    }
+    refused(failed);
     return {};
 }
 
@@ -521,7 +571,7 @@ void Session::Impl::widen(const FileKey& key) {
 
 void Session::Impl::narrow(const FileKey& key) {
     TargetFile& target_file = files[key];
-    if (!target_file.wide || !may_be_narrow()) return;
+    if (!target_file.wide || !may_be_narrow() || kmod) return;
     target_file.wide = false;
     for (auto& [tgid, member] : members)
         if (member.alive && member.files.contains(key)) (void)probe_member(member, key);
@@ -691,6 +741,7 @@ Clock::duration Session::Impl::longest_sleep() const {
     if (scan.running() || !scan.files().empty()) return milliseconds(0);
     if (!mapped_lately.empty()) return kMappingSettle;
     Clock::duration sleep = newborn.empty() ? Clock::duration(kTick) : kChildGrace;
+    if (kmod) sleep = std::min(sleep, kmod->until_next_change());
     if (mappings && mappings->moderated()) sleep = std::min<Clock::duration>(sleep, kModeratedTick);
     return python ? std::min(sleep, python->longest_sleep()) : sleep;
 }
@@ -715,6 +766,7 @@ Result<void> Session::run_for(milliseconds timeout, int wake_fd) {
         for (const engine::TreeEvent& event : impl_->bpf->drain_events()) impl_->handle(event);
         if (impl_->mappings) impl_->handle_mappings();
         if (impl_->python) impl_->python->tend();
+        if (impl_->kmod) impl_->kmod->tend();
         impl_->probe_newborns();
         impl_->advance_scan();
         if (impl_->bpf->lost_events() != impl_->lost_events_told) {
@@ -741,18 +793,23 @@ void Session::arm() {
         }
     }
     impl_->bpf->arm(true);
+    if (impl_->kmod) impl_->kmod->arm(true);
     if (impl_->python) impl_->python->arm(true);
 }
 
 void Session::pause() {
     impl_->bpf->arm(false);
+    if (impl_->kmod) impl_->kmod->arm(false);
     if (impl_->python) impl_->python->arm(false);
 }
 void Session::resume() {
     arm();
 }
 
-size_t Session::set(const std::string& pattern, const targets::Options& change) {
+Result<size_t> Session::set(const std::string& pattern, const targets::Options& change) {
+    if (impl_->kmod && change.every.value_or(1) > 1)
+        return make_error(ErrorKind::kUsage, "the kernel module delays each call: no every=")
+            .with_hint("start the session with --engine=bpf");
     const targets::Pattern glob{pattern.empty() ? "*" : pattern, true};
     size_t changed = 0;
     for (uint32_t index = 0; index < impl_->targets.size(); ++index) {
@@ -770,6 +827,7 @@ size_t Session::set(const std::string& pattern, const targets::Options& change) 
         target.below_floor = impl_->is_below_floor(target);
         if (impl_->configure(index)) ++changed;
     }
+    if (impl_->kmod) impl_->kmod->tend();
     return changed;
 }
 
@@ -789,6 +847,7 @@ Snapshot Session::snapshot() {
     snapshot.skipped = self.skipped;
     snapshot.unmatched_lines = self.resolver->unmatched_lines();
     snapshot.floors = self.floors;
+    snapshot.engine = self.kmod ? "kmod" : "bpf";
     snapshot.lost_events = self.bpf->lost_events();
     snapshot.lost_counts = self.bpf->lost_counts();
     snapshot.lost_members = self.bpf->lost_members();
@@ -817,6 +876,12 @@ Snapshot Session::snapshot() {
         const auto member = self.members.find(key.second);
         if (member != self.members.end()) counts.process = member->second.pid;
         snapshot.counts.push_back(counts);
+    }
+    if (self.kmod) {
+        for (const engine::Counts& counts : self.kmod->read_counts())
+            snapshot.counts.push_back(counts);
+        if (const std::string trouble = self.kmod->take_trouble(); !trouble.empty())
+            self.warn(trouble);
     }
     if (self.python) {
         snapshot.lost_counts += self.python->lost_counts();

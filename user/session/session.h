@@ -36,8 +36,8 @@ class Session {
     Result<void> run_for(std::chrono::milliseconds timeout, int wake_fd = -1);
 
     // Changes live settings of every target whose line or name matches `pattern` ("" or "*": all):
-    // the number of targets changed.
-    size_t set(const std::string& pattern, const targets::Options& change);
+    // the number of targets changed. kUsage, and nothing is changed, for what the engine can't do.
+    Result<size_t> set(const std::string& pattern, const targets::Options& change);
 
     // The state and counters now.
     Snapshot snapshot();

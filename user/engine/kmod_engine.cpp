@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: MIT
+#include "engine/kmod_engine.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/measure.h"
+#include "engine/sites.h"
+
+namespace speedbump::engine {
+
+namespace {
+
+constexpr int kRounds = 10;
+constexpr int kBatches = 3; // of each kind in a round
+constexpr int kCalls = 8;   // in a batch
+constexpr int kAccuracyBatches = 9;
+constexpr int kWarmUpCalls = 3;
+// Long enough for the spin to be one, short enough to escape interrupts.
+constexpr nanoseconds kShortDelay = std::chrono::microseconds(2);
+
+std::string name_of(const std::string& path, uint64_t offset, size_t number) {
+    // Each root has a target of its own; the module knows targets by how they are spelled.
+    return fmt::format("{}:0x{}{:x}", path, std::string(number, '0'), offset);
+}
+
+nanoseconds whole(double ns) {
+    return nanoseconds(static_cast<int64_t>(std::llround(std::max(0.0, ns))));
+}
+
+} // namespace
+
+Result<std::unique_ptr<KmodEngine>> KmodEngine::open() {
+    auto owner = sbctl::Owner::open();
+    if (!owner) return std::move(owner).error();
+    std::unique_ptr<KmodEngine> engine(new KmodEngine(std::move(*owner)));
+    const auto status = sbctl::status();
+    if (!status) return status.error();
+    if (status->enabled) return engine;
+    if (status->targets > 0)
+        return make_error(ErrorKind::kUnsupported,
+                          fmt::format("the kernel module is switched off, and holds {} targets of "
+                                      "others that would be live",
+                                      status->targets))
+            .with_hint("sbctl enable, or sbctl clear; sbctl list shows them");
+    if (auto on = sbctl::set_enabled(true); !on) return std::move(on).error();
+    engine->switched_on_ = true;
+    return engine;
+}
+
+KmodEngine::~KmodEngine() {
+    owner_.reset();
+    if (!switched_on_) return;
+    const auto status = sbctl::status();
+    if (status && status->targets == 0) (void)sbctl::set_enabled(false);
+}
+
+// --- delays
+
+nanoseconds KmodEngine::wanted(uint32_t target) const {
+    const Setting& setting = settings_[target];
+    const TargetSettings& settings = setting.settings;
+    if (!armed_ || !settings.enabled) return nanoseconds(0);
+    if (setting.window_origin_ns != 0) {
+        const auto age = nanoseconds(monotonic_ns() - setting.window_origin_ns);
+        if (age < settings.start) return nanoseconds(0);
+        if (settings.duration.count() > 0 && age >= settings.start + settings.duration)
+            return nanoseconds(0);
+    }
+    return settings.delay;
+}
+
+nanoseconds KmodEngine::spin_of(nanoseconds asked, elf::SiteKind kind) const {
+    if (asked.count() == 0) return asked;
+    // one that costs more than it should last is counted as a delay all the same
+    return std::max(nanoseconds(1), asked - outside_[static_cast<size_t>(kind)]);
+}
+
+Result<void> KmodEngine::refresh() {
+    const auto lines = sbctl::list();
+    if (!lines) return lines.error();
+    size_t found = 0;
+    for (const sbctl::Target& line : *lines) {
+        const auto known = spots_.find(line.name);
+        if (known == spots_.end()) continue;
+        ++found;
+        Spot& spot = known->second;
+        Counts& counts = counts_[spot.target];
+        const uint64_t delays = line.delays - spot.seen.delays;
+        counts.target = spot.target;
+        if (armed_) counts.hits += line.hits - spot.seen.hits;
+        counts.delays += delays;
+        counts.requested += static_cast<int64_t>(delays) * spot.asked;
+        counts.measured += line.measured - spot.seen.measured +
+                           static_cast<int64_t>(delays) * outside_[static_cast<size_t>(spot.kind)];
+        spot.seen = line;
+    }
+    if (trouble_.empty() && found < spots_.size())
+        trouble_ = "somebody else has removed targets of this session from the kernel module";
+    return {};
+}
+
+Result<void> KmodEngine::push() {
+    for (auto& [name, spot] : spots_) {
+        const nanoseconds asked = wanted(spot.target);
+        if (asked == spot.asked) continue;
+        if (auto done = owner_->update(name, spin_of(asked, spot.kind));
+            !done && done.error().error_number != ENOENT)
+            return done;
+        spot.asked = asked;
+    }
+    return {};
+}
+
+void KmodEngine::apply() {
+    auto done = refresh(); // what is counted was asked for by the old settings
+    if (done) done = push();
+    if (!done) trouble_ = done.error().message;
+    next_change_ = Clock::time_point::max();
+    const auto now = monotonic_ns();
+    for (const Setting& setting : settings_) {
+        if (!armed_ || setting.window_origin_ns == 0) continue;
+        const auto age = nanoseconds(now - setting.window_origin_ns);
+        const nanoseconds start = setting.settings.start;
+        for (const nanoseconds edge : {start, start + setting.settings.duration})
+            if (edge > age) next_change_ = std::min(next_change_, Clock::now() + (edge - age));
+    }
+}
+
+void KmodEngine::configure(uint32_t target, const TargetSettings& settings,
+                           uint64_t window_origin_ns) {
+    if (target >= settings_.size()) settings_.resize(target + 1);
+    settings_[target] = {settings, window_origin_ns};
+    next_change_ = Clock::time_point::min();
+}
+
+void KmodEngine::arm(bool armed) {
+    if (armed == armed_) return;
+    if (armed) {
+        (void)refresh(); // calls that were made before it are not counted
+        armed_ = true;
+        apply();
+        return;
+    }
+    armed_ = false;
+    if (auto done = push(); !done) trouble_ = done.error().message;
+    armed_ = true; // for what came before the last of the delays had ended
+    (void)refresh();
+    armed_ = false;
+}
+
+Result<void> KmodEngine::attach(int file, const Probe& probe, const std::vector<pid_t>& roots) {
+    const std::string path = fmt::format("/proc/{}/fd/{}", getpid(), file);
+    for (size_t number = 0; number < roots.size(); ++number) {
+        const std::string name = name_of(path, probe.file_offset, number);
+        Spot spot{probe.target, probe.kind, wanted(probe.target), {}};
+        if (auto added = owner_->add(name, spin_of(spot.asked, spot.kind), roots[number]); !added)
+            return added;
+        // The module would wait for the next process of that number.
+        if (kill(roots[number], 0) != 0 && errno == ESRCH)
+            (void)owner_->remove(name);
+        else
+            spots_.emplace(name, std::move(spot));
+    }
+    return {};
+}
+
+void KmodEngine::tend() {
+    if (Clock::now() >= next_change_) apply();
+}
+
+Clock::duration KmodEngine::until_next_change() const {
+    return std::max<Clock::duration>(next_change_ - Clock::now(), Clock::duration(0));
+}
+
+// --- counts
+
+std::vector<Counts> KmodEngine::read_counts() {
+    if (auto counted = refresh(); !counted) {
+        trouble_ = counted.error().message;
+    } else if (trouble_.empty() && !spots_.empty()) {
+        const auto status = sbctl::status();
+        if (status && !status->enabled)
+            trouble_ = "somebody else has switched the kernel module off: nothing is delayed";
+    }
+    std::vector<Counts> result;
+    for (const auto& [target, counts] : counts_)
+        if (counts.hits != 0) result.push_back(counts);
+    return result;
+}
+
+std::string KmodEngine::take_trouble() {
+    if (trouble_.empty() || trouble_told_) return "";
+    trouble_told_ = true;
+    return trouble_;
+}
+
+// --- calibration
+
+// One calibration site, probed in this process alone.
+class KmodEngine::OwnProbe {
+  public:
+    OwnProbe(KmodEngine& engine, const CalibrationSite& site)
+        : engine_(engine),
+          site_(site),
+          name_(name_of(fmt::format("/proc/{}/exe", getpid()),
+                        own_file_offset(reinterpret_cast<const void*>(site.function)), 0)) {
+        std::vector<double> costs;
+        for (int batch = 0; batch < kRounds * kBatches; ++batch)
+            costs.push_back(ns_per_call(site.function, kCalls));
+        plain_ = undisturbed(costs);
+    }
+    OwnProbe(const OwnProbe&) = delete;
+    OwnProbe& operator=(const OwnProbe&) = delete;
+    ~OwnProbe() { (void)engine_.owner_->remove(name_); }
+
+    Result<void> attach() { return engine_.owner_->add(name_, nanoseconds(0), getpid()); }
+
+    // What a call of the site takes longer with a spin of this length, in ns.
+    double added_ns(nanoseconds spin, int calls) {
+        if (!engine_.owner_->update(name_, spin)) return 0;
+        ns_per_call(site_.function, kWarmUpCalls);
+        return ns_per_call(site_.function, calls) - plain_;
+    }
+
+  private:
+    KmodEngine& engine_;
+    CalibrationSite site_;
+    std::string name_;
+    double plain_ = 0;
+};
+
+Result<Floors> KmodEngine::calibrate() {
+    Floors result;
+    for (const CalibrationSite& site : calibration_sites()) {
+        OwnProbe probe(*this, site);
+        if (auto attached = probe.attach(); !attached)
+            return std::move(attached).error().with_context("calibrate the kernel module");
+        std::vector<double> floors, outsides;
+        for (int batch = 0; batch < kRounds * kBatches; ++batch) {
+            floors.push_back(probe.added_ns(nanoseconds(0), kCalls));
+            outsides.push_back(probe.added_ns(kShortDelay, kCalls) -
+                               static_cast<double>(kShortDelay.count()));
+        }
+        const auto kind = static_cast<size_t>(site.kind);
+        result.by_kind[kind] = whole(undisturbed(floors));
+        outside_[kind] = whole(undisturbed(outsides));
+    }
+    return result;
+}
+
+Result<std::vector<CalibrationRow>> KmodEngine::measure_accuracy(
+    const std::vector<nanoseconds>& delays) {
+    std::vector<CalibrationRow> rows;
+    for (const CalibrationSite& site : calibration_sites()) {
+        OwnProbe probe(*this, site);
+        if (auto attached = probe.attach(); !attached)
+            return std::move(attached).error().with_context("measure the accuracy");
+        CalibrationRow row{"kmod", site.kind, {}, {}, {}};
+        const auto measure = [&](nanoseconds delay) {
+            const auto calls = static_cast<int>(std::clamp<int64_t>(
+                20'000'000 / std::max<int64_t>(delay.count(), 5'000), 10, 2000));
+            std::vector<double> added;
+            for (int batch = 0; batch < kAccuracyBatches; ++batch)
+                added.push_back(probe.added_ns(spin_of(delay, site.kind), calls));
+            return CalibrationRow::Point{delay, whole(median(added)), whole(spread(added))};
+        };
+        const CalibrationRow::Point floor = measure(nanoseconds(0));
+        row.floor = floor.measured;
+        row.floor_spread = floor.spread;
+        for (const nanoseconds delay : delays) row.accuracy.push_back(measure(delay));
+        rows.push_back(std::move(row));
+    }
+    return rows;
+}
+
+} // namespace speedbump::engine
