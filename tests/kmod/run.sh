@@ -12,24 +12,7 @@ kernel=$1
 out=$2
 shift 2
 
-if ! reason=$("$root/scripts/vm.sh" --check); then
-    echo "SKIP: $reason"
-    exit 77
-fi
-if ! headers=$("$root/scripts/vm.sh" "$kernel" --headers); then
-    echo "SKIP: kernel $kernel can't be fetched"
-    exit 77
-fi
-
-# the build leaves its files beside the sources: it gets a copy of them
-mkdir -p "$out/module"
-cp -u "$root"/kmod/{*.c,*.h,Kbuild} "$out/module/"
-make -C "$headers" M="$(readlink -f "$out/module")" W=1 modules >"$out/build.log" 2>&1 ||
-    { cat "$out/build.log"; exit 1; }
-if grep -i 'warning:' "$out/build.log"; then
-    echo "FAIL: the module builds with warnings"
-    exit 1
-fi
+"$here/build_module.sh" "$kernel" "$out"
 
 cflags=(-std=gnu11 -O2 -Wall -Wextra -Wno-format-zero-length)
 gcc "${cflags[@]}" -pthread -o "$out/module_test" "$here/module_test.c" "$here/make_elf.c"

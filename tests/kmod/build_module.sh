@@ -1,0 +1,28 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# Builds the module for a kernel of scripts/vm.sh. usage: build_module.sh KERNEL OUT
+# OUT/module/speed_bump.ko is the result; any warning of the compiler fails. Status 77: skipped, with
+# the reason.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+kernel=$1
+out=$2
+
+if ! reason=$("$root/scripts/vm.sh" --check); then
+    echo "SKIP: $reason"
+    exit 77
+fi
+if ! headers=$("$root/scripts/vm.sh" "$kernel" --headers); then
+    echo "SKIP: kernel $kernel can't be fetched"
+    exit 77
+fi
+
+# the build leaves its files beside the sources: it gets a copy of them
+mkdir -p "$out/module"
+cp -u "$root"/kmod/{*.c,*.h,Kbuild} "$out/module/"
+make -C "$headers" M="$(readlink -f "$out/module")" W=1 modules >"$out/build.log" 2>&1 ||
+    { cat "$out/build.log"; exit 1; }
+if grep -i 'warning:' "$out/build.log"; then
+    echo "FAIL: the module builds with warnings"
+    exit 1
+fi
