@@ -11,6 +11,8 @@
 #endif
 
 #define SB_MAX_DELAY_NS 10000000000ULL
+/* Spins of this length are late by all of sb_control.late_ns, shorter ones in proportion. */
+#define SB_LATE_DELAY_NS 14000ULL
 #define SB_MAX_TARGETS 65536u
 #define SB_MAX_PROCESSES 32768u
 #define SB_MAX_COUNTS 131072u
@@ -78,6 +80,7 @@ struct sb_control {
 	__u64 cgroup_roots; /* the roots of such a process */
 	__u64 floor_ns[SB_SITE_KINDS];   /* what a hit with delay 0 costs */
 	__u64 outside_ns[SB_SITE_KINDS]; /* the part of a delayed hit outside the timed spin */
+	__u64 late_ns; /* by which interrupts at the end of a long spin lengthen it on average */
 };
 
 /* Session state that the programs write. */
@@ -181,7 +184,7 @@ SB_ASSERT(sizeof(struct sb_target) == 48, "sb_target");
 SB_ASSERT(sizeof(struct sb_counts) == 32, "sb_counts");
 SB_ASSERT(sizeof(struct sb_counts_key) == 8, "sb_counts_key");
 SB_ASSERT(sizeof(struct sb_member) == 8, "sb_member");
-SB_ASSERT(sizeof(struct sb_control) == 88, "sb_control");
+SB_ASSERT(sizeof(struct sb_control) == 96, "sb_control");
 SB_ASSERT(sizeof(struct sb_state) == 40, "sb_state");
 SB_ASSERT(sizeof(struct sb_tally) == 40, "sb_tally");
 SB_ASSERT(sizeof(struct sb_event) == 48, "sb_event");

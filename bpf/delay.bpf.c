@@ -136,6 +136,18 @@ static __always_inline struct sb_counts *sb_counts_of(__u32 tgid, __u32 index,
 	return NULL;
 }
 
+/*
+ * What a delayed hit takes besides its spin. An interrupt (the timer's tick) that falls into the
+ * spin costs nothing, unless it goes on beyond the spin's end: the likelier, the longer the spin,
+ * up to the length of an interrupt.
+ */
+static __always_inline __u64 sb_outside(__u32 kind, __u64 delay)
+{
+	__u64 length = delay < SB_LATE_DELAY_NS ? delay : SB_LATE_DELAY_NS;
+
+	return control.outside_ns[kind] + control.late_ns * length / SB_LATE_DELAY_NS;
+}
+
 static __always_inline int sb_hit(void *ctx)
 {
 	__u64 start, delay, outside;
@@ -180,7 +192,7 @@ static __always_inline int sb_hit(void *ctx)
 
 	__sync_fetch_and_add(&mine->delays, 1);
 	__sync_fetch_and_add(&mine->requested_ns, delay);
-	outside = control.outside_ns[kind];
+	outside = sb_outside(kind, delay);
 	if (delay > outside) {
 		struct sb_spin spin = {
 			.deadline = start + delay - outside,

@@ -48,11 +48,11 @@ T median(std::vector<T> values) {
     return *middle;
 }
 
-// What else the machine does only ever adds to a measured time: the lower quartile is nearest to
-// the undisturbed one.
+// What else the machine does only ever adds to a measured time: the lower octile is near to the
+// undisturbed one.
 double undisturbed(std::vector<double> values) {
     std::sort(values.begin(), values.end());
-    return values[values.size() / 4];
+    return values[values.size() / 8];
 }
 
 // Half the distance between the quartiles.
@@ -464,14 +464,18 @@ uint64_t BpfEngine::lost_members() const {
 
 namespace {
 
-// Calls in one measurement, and how often it is repeated for a median.
-constexpr int kFloorCalls = 30;
-constexpr int kFloorBatches = 14;
+constexpr int kRounds = 10;
 constexpr int kAccuracyBatches = 9;
 constexpr int kWarmUpCalls = 3;
-// The way out of a spin costs some 100 ns more after 20 us than after 1 us (seen on Linux 6.18,
-// x86-64): this lies between.
-constexpr nanoseconds kCalibrationDelay = std::chrono::microseconds(5);
+// Batches of each kind in a round, and calls in a batch.
+constexpr int kBatches = 3;
+constexpr int kCalls = 8;
+// Long enough for the spin to be one, short enough to escape interrupts.
+constexpr nanoseconds kShortDelay = std::chrono::microseconds(2);
+// Calls for an estimate of how late interrupts make a spin: as long together as the period of the
+// timer at 250 Hz, so that each batch has its share of ticks.
+constexpr int kLateCalls = 4'000'000 / SB_LATE_DELAY_NS;
+constexpr double kMostLate = 300;
 
 } // namespace
 
@@ -514,13 +518,17 @@ class BpfEngine::OwnProbe {
         ns_per_call(site_.function, kWarmUpCalls);
         return ns_per_call(site_.function, calls) - plain_;
     }
+    // The same, less the delay.
+    double beyond(nanoseconds delay, int calls) {
+        return added_ns(delay, calls) - static_cast<double>(delay.count());
+    }
     uint32_t kind() const { return static_cast<uint32_t>(site_.kind); }
 
   private:
     static double plain_cost(const CalibrationSite& site) {
         std::vector<double> costs;
-        for (int batch = 0; batch < kFloorBatches; ++batch)
-            costs.push_back(ns_per_call(site.function, kFloorCalls));
+        for (int batch = 0; batch < kRounds * kBatches; ++batch)
+            costs.push_back(ns_per_call(site.function, kCalls));
         return undisturbed(costs);
     }
 
@@ -533,21 +541,38 @@ class BpfEngine::OwnProbe {
 Result<Floors> BpfEngine::calibrate() {
     sb_control& control = impl_->control();
     std::memset(control.outside_ns, 0, sizeof(control.outside_ns));
+    control.late_ns = 0;
+    struct Kind {
+        std::unique_ptr<OwnProbe> probe;
+        std::vector<double> floors{}, outsides{};
+    };
+    std::vector<Kind> kinds;
     for (const CalibrationSite& site : calibration_sites()) {
-        OwnProbe probe(*this, site);
-        if (auto attached = probe.attach(); !attached)
+        kinds.push_back({std::make_unique<OwnProbe>(*this, site)});
+        if (auto attached = kinds.back().probe->attach(); !attached)
             return std::move(attached).error().with_context("calibrate");
-        std::vector<double> floors, outsides;
-        for (int batch = 0; batch < kFloorBatches; ++batch) {
-            floors.push_back(probe.added_ns(nanoseconds(0), kFloorCalls));
-            outsides.push_back(probe.added_ns(kCalibrationDelay, kFloorCalls) -
-                               static_cast<double>(kCalibrationDelay.count()));
-        }
-        const uint32_t kind = probe.kind();
-        control.floor_ns[kind] = static_cast<uint64_t>(std::max(0.0, undisturbed(floors)));
-        control.outside_ns[kind] = static_cast<uint64_t>(std::max(0.0, undisturbed(outsides)));
-        impl_->floors.by_kind[kind] = nanoseconds(control.floor_ns[kind]);
     }
+    // In turn, so that what disturbs for some milliseconds spoils a part of each only.
+    std::vector<double> late;
+    for (int round = 0; round < kRounds; ++round) {
+        for (Kind& kind : kinds)
+            for (int batch = 0; batch < kBatches; ++batch) {
+                kind.floors.push_back(kind.probe->beyond(nanoseconds(0), kCalls));
+                kind.outsides.push_back(kind.probe->beyond(kShortDelay, kCalls));
+            }
+        const Kind& any = kinds.front(); // it is the same for all
+        late.push_back(any.probe->beyond(nanoseconds(SB_LATE_DELAY_NS), kLateCalls));
+    }
+    const auto whole = [](double ns) { return static_cast<uint64_t>(std::max(0.0, ns)); };
+    control.late_ns =
+        whole(std::min(median(late) - undisturbed(kinds.front().outsides), kMostLate));
+    for (const Kind& kind : kinds) {
+        const uint32_t index = kind.probe->kind();
+        control.floor_ns[index] = whole(undisturbed(kind.floors));
+        control.outside_ns[index] = whole(undisturbed(kind.outsides));
+        impl_->floors.by_kind[index] = nanoseconds(control.floor_ns[index]);
+    }
+    kinds.clear();
     // Nothing calls these functions any more: the probes may go while the session begins.
     impl_->cleanup = std::async(
         std::launch::async,
@@ -557,6 +582,8 @@ Result<Floors> BpfEngine::calibrate() {
 
 Result<std::vector<CalibrationRow>> BpfEngine::measure_accuracy(
     const std::vector<nanoseconds>& delays) {
+    // Its probes would still be under what is measured as a plain call.
+    if (impl_->cleanup.valid()) impl_->cleanup.wait();
     std::vector<CalibrationRow> rows;
     for (const CalibrationSite& site : calibration_sites()) {
         OwnProbe probe(*this, site);
