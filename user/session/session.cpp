@@ -17,6 +17,7 @@
 #include "engine/mapping_watch.h"
 #include "process/resolver.h"
 #include "session/engine_choice.h"
+#include "session/members.h"
 #include "session/outsiders.h"
 #include "session/program_files.h"
 #include "session/python_side.h"
@@ -50,15 +51,6 @@ constexpr auto kRescan = std::chrono::seconds(10);
 constexpr auto kTick = milliseconds(200);
 // While mapping records wake nobody.
 constexpr auto kModeratedTick = milliseconds(30);
-
-struct Member {
-    uint32_t tgid = 0;
-    pid_t pid = 0;
-    std::string command;
-    uint64_t roots = 0;
-    bool alive = true;
-    std::set<FileKey> files; // with targets, that it has mapped
-};
 
 // One file with targets, and how it is probed. Narrow: each member has probes of its own, and
 // nobody else pays for them, but a new child runs unprobed until the session has heard of it.
@@ -94,8 +86,7 @@ struct Session::Impl {
     std::map<std::pair<FileKey, uint64_t>, uint32_t> target_of; // (file, entry) -> index
     std::vector<SkippedTarget> skipped;
     engine::Floors floors;
-    std::map<uint32_t, Member> members;                             // by tgid, dead ones too
-    std::map<std::pair<uint32_t, uint32_t>, engine::Counts> folded; // (target, tgid) of dead ones
+    Members members;
 
     uint64_t armed_at_ns = 0;
     OutsiderScan scan;
@@ -143,8 +134,8 @@ struct Session::Impl {
     void probe_newborns();
     void advance_scan();
     void update_wake();
-    void forget_member(Member& member);
     void drop_probes(uint32_t tgid);
+    std::vector<engine::Counts> take_counts();
     Clock::duration longest_sleep() const;
 };
 
@@ -283,11 +274,10 @@ Result<void> Session::Impl::build_tree() {
     for (const process::ListedProcess& process : *listed) {
         const auto bits = added.find(process.tgid);
         if (bits == added.end() || ended.contains(process.tgid)) continue;
-        members[process.tgid] = {process.tgid, process.pid, process.command,
-                                 bits->second, true,        {}};
+        members.add({process.tgid, process.pid, process.command, bits->second, true, {}});
     }
     for (const engine::TreeEvent& event : events) handle(event);
-    if (members.empty())
+    if (members.all().empty())
         return make_error(ErrorKind::kNotFound, options.cgroup && options.pids.empty()
                                                     ? "no process is in cgroup " + *options.cgroup
                                                     : "the process ended before it was attached");
@@ -300,7 +290,7 @@ Result<void> Session::Impl::find_targets() {
     placement.entry_only = options.entry_only;
     resolver = std::make_unique<process::Resolver>(file, placement);
 
-    for (auto& [tgid, member] : members) {
+    for (auto& [tgid, member] : members.all()) {
         if (!member.alive) continue;
         auto findings = resolver->look_at_process(member.pid);
         if (!findings) {
@@ -320,7 +310,7 @@ Result<void> Session::Impl::find_targets() {
     if (!options.run_command.empty()) {
         auto program = program_files(options.run_command);
         if (!program) return std::move(program).error();
-        Member& child = members.begin()->second;
+        Member& child = members.all().begin()->second;
         const auto look = [&](const std::string& path, bool executable) {
             if (auto findings = resolver->look_at_file(path, "", executable))
                 take(child, std::move(*findings));
@@ -330,7 +320,7 @@ Result<void> Session::Impl::find_targets() {
     }
     // Paths that nothing maps yet are probed now, so that their first call is slowed already.
     std::set<std::string> roots_seen;
-    for (auto& [tgid, member] : members) {
+    for (auto& [tgid, member] : members.all()) {
         std::string root = fmt::format("/proc/{}/root", member.pid);
         char target[4096];
         const ssize_t length = readlink(root.c_str(), target, sizeof(target));
@@ -340,9 +330,10 @@ Result<void> Session::Impl::find_targets() {
         process::Findings findings = resolver->look_at_named_files(root);
         const std::set<FileKey> named = findings.files;
         take(member, std::move(findings));
-        for (auto& [other_tgid, other] : members) other.files.insert(named.begin(), named.end());
+        for (auto& [other_tgid, other] : members.all())
+            other.files.insert(named.begin(), named.end());
     }
-    for (auto& [tgid, member] : members)
+    for (auto& [tgid, member] : members.all())
         if (auto probed = probe_all_files(member); !probed) return probed;
     // A program that has not started yet can wait until its children are covered as well.
     if (!options.run_command.empty()) {
@@ -380,7 +371,7 @@ Result<void> Session::Impl::find_python_targets() {
         return errno_error("epoll_ctl", errno);
     if (!options.run_command.empty()) return {}; // its interpreter is still to come
     std::vector<std::pair<pid_t, uint64_t>> processes;
-    for (const auto& [tgid, member] : members)
+    for (const auto& [tgid, member] : members.all())
         if (member.alive) processes.emplace_back(member.pid, member.roots);
     python->attach(processes, true);
     return {};
@@ -466,7 +457,7 @@ void Session::Impl::take(Member& member, process::Findings&& findings) {
         }
         for (auto& [tgid, present] : target_file.narrow) {
             if (auto links =
-                    bpf->attach_narrow(attach_path(key), probes, members[tgid].pid, failed))
+                    bpf->attach_narrow(attach_path(key), probes, members.find(tgid)->pid, failed))
                 present.append(std::move(*links));
         }
         refused(failed);
@@ -573,7 +564,7 @@ void Session::Impl::narrow(const FileKey& key) {
     TargetFile& target_file = files[key];
     if (!target_file.wide || !may_be_narrow() || kmod) return;
     target_file.wide = false;
-    for (auto& [tgid, member] : members)
+    for (auto& [tgid, member] : members.all())
         if (member.alive && member.files.contains(key)) (void)probe_member(member, key);
     for (const Probe& probe : target_file.probes) (void)configure(probe.target);
     reaper.release(std::move(target_file.wide_links));
@@ -600,9 +591,10 @@ void Session::Impl::look_at(Member& member) {
     if (python) python->attach({{member.pid, member.roots}}, false);
 }
 
-void Session::Impl::forget_member(Member& member) {
-    member.alive = false;
-    drop_probes(member.tgid);
+std::vector<engine::Counts> Session::Impl::take_counts() {
+    return members.fold(bpf->read_counts(), [this](uint32_t target, uint32_t tgid) {
+        bpf->forget_counts(target, tgid);
+    });
 }
 
 void Session::Impl::handle(const engine::TreeEvent& event) {
@@ -610,10 +602,9 @@ void Session::Impl::handle(const engine::TreeEvent& event) {
     switch (event.type) {
         case Type::kFork:
         case Type::kJoin: {
-            Member& member = members[event.tgid];
-            const auto parent = members.find(event.parent_tgid);
-            member = {event.tgid, event.pid, event.command, event.roots, true, {}};
-            if (parent != members.end()) member.files = parent->second.files;
+            const Member* parent = members.find(event.parent_tgid);
+            Member& member = members.add({event.tgid, event.pid, event.command, event.roots, true,
+                                          parent ? parent->files : std::set<FileKey>()});
             if (event.type == Type::kJoin)
                 look_at(member);
             else
@@ -621,24 +612,25 @@ void Session::Impl::handle(const engine::TreeEvent& event) {
             break;
         }
         case Type::kExec: {
-            const auto found = members.find(event.tgid);
-            if (found == members.end()) break;
-            found->second.command = event.command;
-            found->second.files.clear();
+            Member* member = members.find(event.tgid);
+            if (!member) break;
+            member->command = event.command;
+            member->files.clear();
             // Probes aimed at a process go on in its new memory, from its first instruction; but
             // the kernel aims at the leader's task, and when another thread calls exec that one
             // is gone.
             if (event.parent_tgid != 0) drop_probes(event.tgid);
             if (python) python->forget(event.pid);
-            look_at(found->second);
+            look_at(*member);
             break;
         }
         case Type::kExit:
         case Type::kLeave: {
-            const auto found = members.find(event.tgid);
-            if (found == members.end()) break;
-            const std::set<FileKey> mapped = found->second.files;
-            forget_member(found->second);
+            Member* member = members.find(event.tgid);
+            if (!member) break;
+            const std::set<FileKey> mapped = member->files;
+            members.ended(*member);
+            drop_probes(event.tgid);
             if (event.type == Type::kLeave)
                 for (const FileKey& key : mapped) narrow(key);
             break;
@@ -655,7 +647,7 @@ void Session::Impl::handle_mappings() {
         mapped_lately.insert(mapping.pid);
     }
     if (lost)
-        for (auto& [tgid, member] : members)
+        for (auto& [tgid, member] : members.all())
             if (member.alive) mapped_lately.insert(member.pid);
     if (mapped_lately.empty() || Clock::now() - mapped_since < kMappingSettle) return;
 
@@ -663,11 +655,8 @@ void Session::Impl::handle_mappings() {
     for (const auto& [key, target_file] : files)
         if (target_file.wide) watched.insert(key);
     for (const pid_t pid : std::exchange(mapped_lately, {})) {
-        const auto member = std::find_if(members.begin(), members.end(), [&](const auto& entry) {
-            return entry.second.pid == pid && entry.second.alive;
-        });
-        if (member != members.end()) {
-            look_at(member->second);
+        if (Member* member = members.find_pid(pid)) {
+            look_at(*member);
         } else if (pid != getpid()) {
             const std::set<FileKey> shared = mapped_of(pid, watched);
             scan.note_shared(shared);
@@ -687,12 +676,12 @@ void Session::Impl::probe_newborns() {
     tokens_at = now;
     while (!newborn.empty()) {
         const Newborn next = newborn.front();
-        const auto found = members.find(next.tgid);
-        if (found != members.end() && found->second.alive) {
+        Member* member = members.find(next.tgid);
+        if (member && member->alive) {
             const bool grown = now - next.born >= kChildGrace;
             if (!grown && eager_tokens < 1) break;
             if (!grown) eager_tokens -= 1;
-            if (auto probed = probe_all_files(found->second); !probed) warn(probed.error().message);
+            if (auto probed = probe_all_files(*member); !probed) warn(probed.error().message);
         }
         newborn.pop_front();
     }
@@ -769,6 +758,7 @@ Result<void> Session::run_for(milliseconds timeout, int wake_fd) {
         if (impl_->kmod) impl_->kmod->tend();
         impl_->probe_newborns();
         impl_->advance_scan();
+        if (impl_->members.crowded()) (void)impl_->take_counts();
         if (impl_->bpf->lost_events() != impl_->lost_events_told) {
             impl_->lost_events_told = impl_->bpf->lost_events();
             impl_->warn("events of the process tree were lost; some processes may be unslowed");
@@ -852,31 +842,7 @@ Snapshot Session::snapshot() {
     snapshot.lost_counts = self.bpf->lost_counts();
     snapshot.lost_members = self.bpf->lost_members();
 
-    std::map<std::pair<uint32_t, uint32_t>, engine::Counts> sums = self.folded;
-    for (const engine::Counts& counts : self.bpf->read_counts()) {
-        const auto tgid = static_cast<uint32_t>(counts.process);
-        const std::pair<uint32_t, uint32_t> key{counts.target, tgid};
-        const auto add = [&counts](engine::Counts& to) {
-            to.target = counts.target;
-            to.process = counts.process;
-            to.hits += counts.hits;
-            to.delays += counts.delays;
-            to.requested += counts.requested;
-            to.measured += counts.measured;
-        };
-        add(sums[key]);
-        // The counters of one that has ended make room for those of others.
-        const auto member = self.members.find(tgid);
-        if (member != self.members.end() && !member->second.alive) {
-            add(self.folded[key]);
-            self.bpf->forget_counts(counts.target, tgid);
-        }
-    }
-    for (auto& [key, counts] : sums) {
-        const auto member = self.members.find(key.second);
-        if (member != self.members.end()) counts.process = member->second.pid;
-        snapshot.counts.push_back(counts);
-    }
+    snapshot.counts = self.take_counts();
     if (self.kmod) {
         for (const engine::Counts& counts : self.kmod->read_counts())
             snapshot.counts.push_back(counts);
@@ -899,7 +865,7 @@ Snapshot Session::snapshot() {
                                [line](const auto& match) { return match.line_index == line; });
         });
     }
-    for (const auto& [tgid, member] : self.members)
+    for (const auto& [tgid, member] : self.members.all())
         snapshot.processes.push_back({member.pid, member.command, member.alive});
     return snapshot;
 }
