@@ -280,7 +280,11 @@ def test_thousands_of_forks_in_the_tree_are_followed_without_loss() -> None:
             parent.births(200, "work_push")
         final = session.stop()
     assert calls(final, "work_push") == 2000
-    assert sum(calls_by_pid(final, "work_push").values()) == 2000
+    by_pid = calls_by_pid(final, "work_push")
+    assert sum(by_pid.values()) == 2000
+    # The first ones are told apart no longer (user/session/members.h): memory does not grow.
+    assert by_pid[0] >= 900, by_pid[0]
+    assert len(final["processes"]) < 1100, len(final["processes"])
 
 
 if __name__ == "__main__":
