@@ -111,10 +111,19 @@ std::string match_table(const Snapshot& snapshot, const TargetsFile& file, const
     }
     const std::vector<LineSummary> lines =
         summary_by_line(snapshot, std::vector<Totals>(snapshot.targets.size()));
+    // A Python line is one target, whatever functions it will be found to name.
+    const auto python = static_cast<size_t>(
+        std::count_if(snapshot.targets.begin(), snapshot.targets.end(),
+                      [](const auto& target) { return target.world == targets::World::kPython; }));
+    const size_t functions = snapshot.targets.size() - python;
+    std::string found = paint(style, Tone::kBold, plural(functions, "function")) + " matched by " +
+                        plural(lines.size() - python, "line");
+    if (python > 0) {
+        const std::string python_lines = paint(style, Tone::kBold, plural(python, "Python line"));
+        found = functions == 0 ? python_lines : found + " and " + python_lines;
+    }
     std::string out =
-        fmt::format("{} matched by {} in {}{}{}{}\n",
-                    paint(style, Tone::kBold, plural(snapshot.targets.size(), "function")),
-                    plural(lines.size(), "line"), plural(living_processes(snapshot), "process"),
+        fmt::format("{} in {}{}{}{}\n", found, plural(living_processes(snapshot), "process"),
                     living_processes(snapshot) == 0 ? "" : " (", processes,
                     living_processes(snapshot) == 0 ? "" : ")");
 
