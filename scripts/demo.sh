@@ -24,9 +24,19 @@ say() { printf 'demo: %s\n' "$*" >&2; }
 say "looking for what is missing"
 scripts/setup.sh build demo
 say "building"
-cmake -G Ninja -S . -B build-demo -DSPEEDBUMP_TESTS=OFF >/dev/null
+build_log=$(mktemp)
+trap 'rm -f "$build_log"' EXIT
+build() {
+    "$@" >"$build_log" 2>&1 || {
+        cat "$build_log" >&2
+        say "the build failed: $*"
+        exit 1
+    }
+}
+build cmake -G Ninja -S . -B build-demo -DSPEEDBUMP_TESTS=OFF
 core=core-$(/usr/bin/python3 -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])')
-cmake --build build-demo --target speedbump "$core" -j "$(nproc)" | tail -n 1 >&2
+build cmake --build build-demo --target speedbump "$core" -j "$(nproc)"
+rm -f "$build_log"
 speedbump=$PWD/build-demo/speedbump
 
 root=()

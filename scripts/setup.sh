@@ -44,7 +44,7 @@ packages_of() {
         ;;
     test)
         echo libgtest-dev libgmock-dev clang-format shellcheck mandoc strace python3 \
-            python3-pytest redis-server redis-tools nginx apache2-utils gcc procps \
+            python3-pytest redis-server redis-tools nginx postgresql apache2-utils gcc procps \
             util-linux xz-utils zsh fish gunicorn python3-flask python3-pip python3-venv \
             "$newer" debootstrap
         ;;
@@ -205,7 +205,7 @@ if [ ! -e /usr/sbin/policy-rc.d ]; then
     as_root install -m 755 "$scratch/policy-rc.d" /usr/sbin/policy-rc.d
     made_policy=yes
 fi
-services="redis-server nginx apache2"
+services="redis-server nginx apache2 postgresql"
 is_active() { [ -d /run/systemd/system ] && systemctl is-active --quiet "$1" 2>/dev/null; }
 for service in $services; do
     if is_active "$service"; then running_before+=" $service"; fi

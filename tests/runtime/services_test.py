@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""redis-server and nginx from the distribution, under load: slower by what was asked, restored."""
+"""redis-server, nginx and PostgreSQL from the distribution, under load: slower by what was asked,
+restored."""
 
 import contextlib
 import http.client
 import os
 import pathlib
+import pwd
 import signal
 import socket
 import subprocess
@@ -12,7 +14,7 @@ import threading
 import time
 
 from harness import (
-    Session, delays, expect_ratio, expect_restored, main, need,
+    Session, Skip, delays, expect_ratio, expect_restored, main, need,
     need_idle_cpus, repeat, scratch, wait_for,
 )
 
@@ -71,6 +73,37 @@ http {{ access_log off; keepalive_requests 1000000;
     )
     with _service([need("nginx"), "-c", str(folder / "nginx.conf"), "-p", str(folder)], port) as it:
         yield it, port
+
+
+@contextlib.contextmanager
+def postgres():
+    """A server with the tables of pgbench; the socket's folder is its address."""
+    programs = sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin"))
+    if not programs:
+        raise Skip("PostgreSQL is not installed")
+    folder = scratch()
+    nobody = pwd.getpwnam("nobody")  # it refuses to run as root
+    as_nobody = ["setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}",
+                 "--clear-groups"]
+    folder.chmod(0o755)
+    data = folder / "data"
+    data.mkdir()
+    os.chown(data, nobody.pw_uid, nobody.pw_gid)
+    subprocess.run([*as_nobody, programs[-1] / "initdb", "-D", data, "-A", "trust", "-U", "tester",
+                    "--no-sync"], check=True, stdout=subprocess.DEVNULL, cwd=data)
+    server = subprocess.Popen(
+        [*as_nobody, programs[-1] / "postgres", "-D", data, "-k", data, "-c", "listen_addresses=",
+         "-c", "fsync=off"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=data)
+    pgbench = [programs[-1] / "pgbench", "-h", str(data), "-U", "tester", "-n"]
+    try:
+        wait_for(lambda: subprocess.run([programs[-1] / "pg_isready", "-h", str(data)],
+                                        stdout=subprocess.DEVNULL).returncode == 0, 20, "postgres")
+        subprocess.run([*pgbench, "-i", "-q", "postgres"], check=True, capture_output=True)
+        yield server, pgbench
+        assert server.poll() is None, f"postgres ended with {server.returncode}"
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait(timeout=20)
 
 
 class RedisLoad:
@@ -247,6 +280,36 @@ def test_nginx_attach_and_detach_under_load_without_an_error() -> None:
                 thread.join()
         assert not errors, errors
         print(f"  {CYCLES // 4} cycles, {served[0]} answers, no error")
+
+
+def test_postgres_backends_are_slowed_and_restored() -> None:
+    """Each connection is a process that the server forks while attached."""
+    need_idle_cpus()
+    with postgres() as (server, pgbench):
+        count, delay_us = 300, 3000
+
+        def latency_us() -> float:
+            done = subprocess.run([*pgbench, "-S", "-t", str(count), "postgres"], timeout=60,
+                                  check=True, capture_output=True, text=True)
+            assert f"{count}/{count}" in done.stdout, done.stdout
+            return float(done.stdout.partition("latency average = ")[2].split()[0]) * 1000
+
+        def measure() -> None:
+            before = latency_us()
+            with Session(f"+exe:ExecutorRun delay={delay_us}us", pid=server.pid) as session:
+                during = latency_us()
+                final = session.stop()
+            assert count <= delays(final, "ExecutorRun") <= count + 20, final
+            measured = final["all"]["measured_ns"] / final["all"]["delays"] / 1000
+            print(f"  {before:.0f} us a query, {during:.0f} us with a delay of {delay_us} us, "
+                  f"measured {measured:.0f} us")
+            expect_ratio(measured, delay_us, 0.99, 1.1, "us measured")
+            # The client sleeps meanwhile: waking it comes on top, up to 1 ms in virtual machines.
+            expect_ratio(during - before, delay_us, 0.95, 1.5, "us added")
+            expect_ratio(latency_us(), before, 0.3, 2.0, "us a query after, as before")
+
+        repeat(3, measure)
+        expect_restored(server.pid)
 
 
 if __name__ == "__main__":

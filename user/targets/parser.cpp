@@ -37,7 +37,7 @@ bool all_digits(std::string_view text) {
            std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-std::string quoted(std::string_view token) {
+std::string in_quotes(std::string_view token) {
     constexpr size_t kShown = 60;
     return "'" + printable(token.substr(0, kShown)) + (token.size() > kShown ? "...'" : "'");
 }
@@ -250,7 +250,7 @@ void LineParser::parse_target(const Options& defaults, std::vector<TargetLine>& 
     if (line.exclude) {
         if (!at_end() && !at_comment()) {
             const Span token = next_token();
-            good = fail(token, quoted(text(token)) + " behind an exclusion",
+            good = fail(token, in_quotes(text(token)) + " behind an exclusion",
                         "nothing: an exclusion takes no options");
         }
     } else {
@@ -297,7 +297,7 @@ LineParser::Half LineParser::parse_container() {
         skip_space();
         if (!at_end() && line_[at_] != ':' && !at_comment()) {
             const Span token = next_token();
-            half.ok = fail(token, quoted(text(token)) + " behind the closing quote",
+            half.ok = fail(token, in_quotes(text(token)) + " behind the closing quote",
                            "':' between the two halves");
         }
         return half;
@@ -322,7 +322,7 @@ LineParser::Half LineParser::parse_name(World world) {
         half = parse_quoted();
         if (half.ok && !at_end() && !is_space(line_[at_])) {
             const Span token = next_token();
-            half.ok = fail(token, quoted(text(token)) + " behind the closing quote",
+            half.ok = fail(token, in_quotes(text(token)) + " behind the closing quote",
                            "white space before the options");
         }
         return half;
@@ -352,7 +352,7 @@ bool LineParser::check_container(const TargetLine& line, const Half& half) {
     const char first = binary.front();
     const bool may_be_absolute = first == '/' || first == '*' || first == '?' || first == '[';
     if (!has_slash || may_be_absolute) return true;
-    return fail(half.span, "relative path " + quoted(binary) + " can match no mapped file",
+    return fail(half.span, "relative path " + in_quotes(binary) + " can match no mapped file",
                 "an absolute path, a path glob such as '*/" + printable(binary.substr(0, 60)) +
                     "', a file name without '/', or 'exe'");
 }
@@ -360,7 +360,7 @@ bool LineParser::check_container(const TargetLine& line, const Half& half) {
 bool LineParser::check_symbol(TargetLine& line, const Half& half) {
     const std::string& symbol = line.name.text;
     if (symbol.front() == ':') {
-        return fail(half.span, "symbol " + quoted(symbol) + " starts with ':'",
+        return fail(half.span, "symbol " + in_quotes(symbol) + " starts with ':'",
                     "+BINARY:SYMBOL, where the first ':' ends the binary: +exe:ns::function");
     }
     const bool is_offset = symbol.starts_with("0x") || symbol.starts_with("0X");
@@ -370,7 +370,7 @@ bool LineParser::check_symbol(TargetLine& line, const Half& half) {
     const char* end = symbol.data() + symbol.size();
     const auto [stop, status] = std::from_chars(begin, end, offset, 16);
     if (begin == end || stop != end || status != std::errc()) {
-        return fail(half.span, "bad file offset " + quoted(symbol),
+        return fail(half.span, "bad file offset " + in_quotes(symbol),
                     "0x and up to 16 hexadecimal digits");
     }
     line.file_offset = offset;
@@ -418,7 +418,7 @@ bool LineParser::parse_option(Span token, Options& given, World world) {
         if (key == "start") return set_once(given.start, *time, token, "start");
         if (key == "duration") return set_once(given.duration, *time, token, "duration");
         if (*time > kMaxDelay) {
-            return fail(value_span, "bad delay: " + quoted(value) + " is more than 10s",
+            return fail(value_span, "bad delay: " + in_quotes(value) + " is more than 10s",
                         "a delay from 0 to 10s");
         }
         return set_once(given.delay, *time, token, "delay");
@@ -435,7 +435,7 @@ bool LineParser::parse_option(Span token, Options& given, World world) {
         if (!is_good) {
             return fail(value.empty() ? token : value_span,
                         fmt::format("bad {}: {} is no whole number from 1 up to {}", key,
-                                    quoted(value), largest),
+                                    in_quotes(value), largest),
                         key == "pid" ? "a process id, such as pid=1234"
                                      : "a whole number from 1 up, such as every=10");
         }
@@ -448,7 +448,7 @@ bool LineParser::parse_option(Span token, Options& given, World world) {
 bool LineParser::parse_bare_number(Span token, Options& given) {
     const Result<nanoseconds> delay = parse_duration(text(token));
     if (!delay || *delay > kMaxDelay) {
-        return fail(token, "bad delay: " + quoted(text(token)) + " ns is more than 10s",
+        return fail(token, "bad delay: " + in_quotes(text(token)) + " ns is more than 10s",
                     "a delay from 0 to 10000000000 (nanoseconds)");
     }
     return set_once(given.delay, *delay, token, "delay");
@@ -461,21 +461,21 @@ bool LineParser::parse_unknown_option(Span token) {
     const auto count = [before](char c) { return std::count(before.begin(), before.end(), c); };
     if (count('(') > count(')') || count('<') > count('>')) {
         at_ = end_; // the rest is the rest of that signature
-        return fail(token, "unexpected " + quoted(word),
+        return fail(token, "unexpected " + in_quotes(word),
                     "quotes around a half that holds white space: +exe:\"ns::f(int, char)\"");
     }
     if (all_digits(word)) {
-        return fail(token, "bare number " + quoted(word),
+        return fail(token, "bare number " + in_quotes(word),
                     fmt::format("delay={}ns; only a native target line takes a bare number", word));
     }
     constexpr std::array<std::string_view, 5> kKeys = {"delay", "every", "start", "duration",
                                                        "pid"};
     if (std::find(kKeys.begin(), kKeys.end(), word) != kKeys.end()) {
         at_ = end_; // what follows is most likely its value
-        return fail(token, "option " + quoted(word) + " has no value",
+        return fail(token, "option " + in_quotes(word) + " has no value",
                     fmt::format("{}=VALUE, with no space around the '='", word));
     }
-    return fail(token, "unknown option " + quoted(word), std::string(kAllOptions));
+    return fail(token, "unknown option " + in_quotes(word), std::string(kAllOptions));
 }
 
 } // namespace
