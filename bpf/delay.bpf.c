@@ -136,28 +136,37 @@ static __always_inline struct sb_counts *sb_counts_of(__u32 tgid, __u32 index,
 	return NULL;
 }
 
+/* An entry of a table by kind of site. */
+static __always_inline __u64 sb_of_kind(const __u64 *table, __u64 kind)
+{
+	/* Else compilers (clang 19) move the check to where the verifier has forgotten it. */
+	asm volatile("" : "+r"(kind));
+	return kind < SB_SITE_KINDS ? table[kind] : 0;
+}
+
 /*
  * What a delayed hit takes besides its spin. An interrupt (the timer's tick) that falls into the
  * spin costs nothing, unless it goes on beyond the spin's end: the likelier, the longer the spin,
  * up to the length of an interrupt.
  */
-static __always_inline __u64 sb_outside(__u32 kind, __u64 delay)
+static __always_inline __u64 sb_outside(__u64 kind, __u64 delay)
 {
 	__u64 length = delay < SB_LATE_DELAY_NS ? delay : SB_LATE_DELAY_NS;
 
-	return control.outside_ns[kind] + control.late_ns * length / SB_LATE_DELAY_NS;
+	return sb_of_kind(control.outside_ns, kind) + control.late_ns * length / SB_LATE_DELAY_NS;
 }
 
 static __always_inline int sb_hit(void *ctx)
 {
 	__u64 start, delay, outside;
 	__u64 cookie = bpf_get_attach_cookie(ctx);
-	__u32 index = (__u32)cookie, kind = (cookie >> 32) & 0xff;
+	__u32 index = (__u32)cookie;
+	__u64 kind = (cookie >> 32) & 0xff;
 	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
 	struct sb_target *target;
 	struct sb_counts *mine;
 
-	if (!control.armed || kind >= SB_SITE_KINDS)
+	if (!control.armed)
 		return 0;
 	target = bpf_map_lookup_elem(&targets, &index);
 	if (!target || !target->enabled)
@@ -204,7 +213,7 @@ static __always_inline int sb_hit(void *ctx)
 		bpf_loop(1 << 11, sb_spin_stretch, &spin, 0);
 		__sync_fetch_and_add(&mine->measured_ns, spin.now - start + outside);
 	} else {
-		__sync_fetch_and_add(&mine->measured_ns, control.floor_ns[kind]);
+		__sync_fetch_and_add(&mine->measured_ns, sb_of_kind(control.floor_ns, kind));
 	}
 	return 0;
 }
