@@ -17,6 +17,8 @@
 #define SB_MAX_PROCESSES 32768u
 #define SB_MAX_COUNTS 131072u
 #define SB_MAX_ROOTS 64u
+#define SB_MAX_PROGRESS 16u
+#define SB_LATENCY_BUCKETS 1024u
 
 /* How the kernel gets past the probed instruction; elf::SiteKind has the same numbers. */
 #define SB_SITE_OPTIMIZED_NOP 0u

@@ -77,6 +77,7 @@ struct task_struct {
 };
 
 struct pt_regs {
+	unsigned long ip;
 	unsigned long sp;
 };
 

@@ -63,6 +63,9 @@ int main(int argc, char** argv) {
     add_pause(app, action);
     add_resume(app, action);
     add_detach(app, action);
+    add_experiment(app, action);
+    add_report(app, action);
+    add_compare(app, action);
     try {
         std::reverse(arguments.begin(), arguments.end()); // the order that parse() takes
         app.parse(arguments);

@@ -26,5 +26,8 @@ void add_set(CLI::App& app, Action& action);
 void add_pause(CLI::App& app, Action& action);
 void add_resume(CLI::App& app, Action& action);
 void add_detach(CLI::App& app, Action& action);
+void add_experiment(CLI::App& app, Action& action);
+void add_report(CLI::App& app, Action& action);
+void add_compare(CLI::App& app, Action& action);
 
 } // namespace speedbump::cli

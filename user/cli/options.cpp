@@ -29,10 +29,7 @@ CLI::Option* add_duration(CLI::App& command, const std::string& names,
         ->type_name("TIME");
 }
 
-void add_output_options(CLI::App& command, OutputArguments& arguments) {
-    command.add_flag("--json", arguments.json, "JSON documents instead of tables (docs/json.md)");
-    command.add_option("-o,--output", arguments.file, "write results to FILE instead of stdout")
-        ->type_name("FILE");
+void add_verbosity(CLI::App& command, OutputArguments& arguments) {
     auto* verbose = command.add_flag("-v,--verbose", arguments.verbose, "say more");
     command.add_flag("-q,--quiet", arguments.quiet, "no progress, only results and warnings")
         ->excludes(verbose);
@@ -40,6 +37,13 @@ void add_output_options(CLI::App& command, OutputArguments& arguments) {
         if (arguments.verbose) log::set_level(log::Level::kDebug);
         if (arguments.quiet) log::set_level(log::Level::kWarning);
     });
+}
+
+void add_output_options(CLI::App& command, OutputArguments& arguments) {
+    command.add_flag("--json", arguments.json, "JSON documents instead of tables (docs/json.md)");
+    command.add_option("-o,--output", arguments.file, "write results to FILE instead of stdout")
+        ->type_name("FILE");
+    add_verbosity(command, arguments);
 }
 
 CLI::Option* add_pids(CLI::App& command, std::vector<pid_t>& pids) {

@@ -33,7 +33,9 @@ CLI::Option* add_duration(CLI::App& command, const std::string& names,
                           const std::string& description,
                           std::optional<std::chrono::nanoseconds> longest = {});
 
-// --json, -o, -v, -q; also sets the level of the log.
+// -v, -q; also sets the level of the log.
+void add_verbosity(CLI::App& command, OutputArguments& arguments);
+// --json, -o, and these.
 void add_output_options(CLI::App& command, OutputArguments& arguments);
 
 // TARGETS and everything that `attach` and `run` have in common.

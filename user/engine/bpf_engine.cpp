@@ -299,6 +299,10 @@ uint64_t BpfEngine::member_count() const {
     return __atomic_load_n(&impl_->state().members, __ATOMIC_RELAXED);
 }
 
+int BpfEngine::tree_map() const {
+    return bpf_map__fd(impl_->skeleton->maps.tree);
+}
+
 int BpfEngine::event_fd() const {
     return ring_buffer__epoll_fd(impl_->ring.get());
 }

@@ -83,6 +83,8 @@ class BpfEngine {
     // The member's root bits, 0 when it is none.
     uint64_t member_roots(uint32_t tgid) const;
     uint64_t member_count() const;
+    // The map of the members (abi.h: sb_member by tgid); the engine's own.
+    int tree_map() const;
     // Readable when drain_events() has something urgent.
     int event_fd() const;
     std::vector<TreeEvent> drain_events();

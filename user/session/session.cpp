@@ -64,6 +64,15 @@ struct TargetFile {
     std::map<uint32_t, Links> narrow; // by tgid
 };
 
+void add_counts(engine::Counts& to, const engine::Counts& counts) {
+    to.target = counts.target;
+    to.process = counts.process;
+    to.hits += counts.hits;
+    to.delays += counts.delays;
+    to.requested += counts.requested;
+    to.measured += counts.measured;
+}
+
 } // namespace
 
 struct Session::Impl {
@@ -77,6 +86,9 @@ struct Session::Impl {
     std::unique_ptr<process::Resolver> resolver;
     std::unique_ptr<PythonSide> python;        // only with Python lines
     std::map<size_t, uint32_t> target_of_line; // Python targets: line -> index
+    // (line, process) of interpreters that were unhooked
+    std::map<std::pair<uint32_t, pid_t>, engine::Counts> python_folded;
+    bool is_out = false; // take_out()
     Roots roots;
     Fd epoll;
 
@@ -108,6 +120,8 @@ struct Session::Impl {
     Result<void> build_tree();
     Result<void> find_targets();
     Result<void> find_python_targets();
+    Result<void> watch_python();
+    void hook_interpreters();
 
     // --- targets and probes
     void take(Member& member, process::Findings&& findings);
@@ -364,17 +378,26 @@ Result<void> Session::Impl::find_python_targets() {
         targets.push_back(std::move(target));
         file_of.push_back({});
     }
+    if (auto watched = watch_python(); !watched) return watched;
+    // The interpreter of a program that waits to start is still to come.
+    if (options.run_command.empty()) hook_interpreters();
+    return {};
+}
+
+Result<void> Session::Impl::watch_python() {
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.fd = python->fd();
     if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, python->fd(), &event) != 0)
         return errno_error("epoll_ctl", errno);
-    if (!options.run_command.empty()) return {}; // its interpreter is still to come
+    return {};
+}
+
+void Session::Impl::hook_interpreters() {
     std::vector<std::pair<pid_t, uint64_t>> processes;
     for (const auto& [tgid, member] : members.all())
         if (member.alive) processes.emplace_back(member.pid, member.roots);
     python->attach(processes, true);
-    return {};
 }
 
 // --- targets and probes
@@ -401,6 +424,7 @@ bool Session::Impl::is_below_floor(const Target& target) const {
 
 Result<void> Session::Impl::configure(uint32_t index) {
     if (targets[index].world == targets::World::kPython) {
+        if (!python) return {}; // taken out
         python->configure(targets[index].line_index, targets[index].settings, armed_at_ns);
         return {};
     }
@@ -451,7 +475,7 @@ void Session::Impl::take(Member& member, process::Findings&& findings) {
         std::vector<engine::RefusedProbe> failed;
         if (kmod && target_file.wide) {
             if (auto done = forward(key, probes); !done) warn(done.error().message);
-        } else if (target_file.wide) {
+        } else if (target_file.wide && !is_out) {
             if (auto links = bpf->attach_wide(attach_path(key), probes, failed))
                 target_file.wide_links.append(std::move(*links));
         }
@@ -480,7 +504,8 @@ void Session::Impl::refused(const std::vector<engine::RefusedProbe>& probes) {
 
 Result<void> Session::Impl::probe_member(Member& member, const FileKey& key) {
     TargetFile& target_file = files[key];
-    if (target_file.probes.empty() || target_file.wide || target_file.narrow.contains(member.tgid))
+    if (is_out || target_file.probes.empty() || target_file.wide ||
+        target_file.narrow.contains(member.tgid))
         return {};
     if (kmod) {
         target_file.wide = true;
@@ -690,7 +715,7 @@ void Session::Impl::probe_newborns() {
 
 // Once the tree is probed narrowly, files that no outsider maps are changed to wide probes.
 void Session::Impl::advance_scan() {
-    if (!options.follow_children || !mappings) return;
+    if (!options.follow_children || !mappings || is_out) return;
     if (!scan.running() && !scan.files().empty()) {
         for (const FileKey& key : scan.files())
             if (!scan.shared().contains(key)) widen(key);
@@ -803,22 +828,93 @@ Result<size_t> Session::set(const std::string& pattern, const targets::Options& 
     const targets::Pattern glob{pattern.empty() ? "*" : pattern, true};
     size_t changed = 0;
     for (uint32_t index = 0; index < impl_->targets.size(); ++index) {
-        Target& target = impl_->targets[index];
+        const Target& target = impl_->targets[index];
         const std::string& line = impl_->file.lines[target.line_index].original;
         const std::string name = target.container + ":" + target.name;
         if (!targets::matches(glob, target.name) && !targets::matches(glob, name) &&
             line != pattern)
             continue;
-        engine::TargetSettings& settings = target.settings;
-        if (change.delay) settings.delay = *change.delay;
-        if (change.every) settings.every = *change.every;
-        if (change.start) settings.start = *change.start;
-        if (change.duration) settings.duration = *change.duration;
-        target.below_floor = impl_->is_below_floor(target);
-        if (impl_->configure(index)) ++changed;
+        if (set(index, change)) ++changed;
     }
     if (impl_->kmod) impl_->kmod->tend();
     return changed;
+}
+
+bool Session::set(uint32_t index, const targets::Options& change) {
+    Target& target = impl_->targets[index];
+    TargetSettings& settings = target.settings;
+    if (change.delay) settings.delay = *change.delay;
+    if (change.every) settings.every = *change.every;
+    if (change.start) settings.start = *change.start;
+    if (change.duration) settings.duration = *change.duration;
+    target.below_floor = impl_->is_below_floor(target);
+    return impl_->configure(index).has_value();
+}
+
+void Session::take_out(bool keep_interpreters, const std::set<size_t>& enabled_lines) {
+    Impl& self = *impl_;
+    self.is_out = true;
+    std::vector<Links> all;
+    for (auto& [key, target_file] : self.files) {
+        all.push_back(std::exchange(target_file.wide_links, {}));
+        for (auto& [tgid, links] : target_file.narrow) all.push_back(std::move(links));
+        target_file.narrow.clear();
+    }
+    Links::release_all(std::move(all));
+    if (!self.python) return;
+    if (keep_interpreters) {
+        for (const auto& [line, index] : self.target_of_line) {
+            self.targets[index].settings.enabled = enabled_lines.contains(line);
+            (void)self.configure(index);
+        }
+        return;
+    }
+    for (const engine::Counts& counts : self.python->read_counts())
+        add_counts(self.python_folded[{counts.target, counts.process}], counts);
+    self.python.reset();
+}
+
+Result<void> Session::put_back() {
+    Impl& self = *impl_;
+    self.is_out = false;
+    for (auto& [key, target_file] : self.files) {
+        if (!target_file.wide || target_file.probes.empty()) continue;
+        std::vector<engine::RefusedProbe> failed;
+        auto links = self.bpf->attach_wide(self.attach_path(key), target_file.probes, failed);
+        if (!links) return std::move(links).error();
+        target_file.wide_links = std::move(*links);
+    }
+    for (auto& [tgid, member] : self.members.all())
+        if (member.alive)
+            if (auto probed = self.probe_all_files(member); !probed) return probed;
+    if (self.target_of_line.empty()) return {};
+    for (const auto& [line, index] : self.target_of_line)
+        self.targets[index].settings.enabled = true;
+    const bool unhooked = !self.python;
+    if (unhooked) {
+        auto side = PythonSide::create(self.file, self.warn);
+        if (!side) return std::move(side).error();
+        self.python = std::move(*side);
+        if (auto watched = self.watch_python(); !watched) return watched;
+    }
+    for (const auto& [line, index] : self.target_of_line)
+        if (auto done = self.configure(index); !done) return done;
+    if (!unhooked) return {};
+    self.python->arm(self.bpf->armed());
+    self.hook_interpreters();
+    return {};
+}
+
+nanoseconds Session::floor(uint32_t target) const {
+    const Target& described = impl_->targets.at(target);
+    if (described.world == targets::World::kNative)
+        return impl_->floors.by_kind[static_cast<size_t>(described.site.kind)];
+    if (!impl_->python || impl_->python->attached().empty()) return nanoseconds(0);
+    return impl_->python->attached().begin()->second.hook_overhead;
+}
+
+int Session::tree_map() const {
+    return impl_->bpf->tree_map();
 }
 
 Snapshot Session::snapshot() {
@@ -842,21 +938,13 @@ Snapshot Session::snapshot() {
     snapshot.lost_counts = self.bpf->lost_counts();
     snapshot.lost_members = self.bpf->lost_members();
 
-    snapshot.counts = self.take_counts();
+    snapshot.counts = counts();
     if (self.kmod) {
-        for (const engine::Counts& counts : self.kmod->read_counts())
-            snapshot.counts.push_back(counts);
         if (const std::string trouble = self.kmod->take_trouble(); !trouble.empty())
             self.warn(trouble);
     }
     if (self.python) {
         snapshot.lost_counts += self.python->lost_counts();
-        for (engine::Counts counts : self.python->read_counts()) {
-            const auto target = self.target_of_line.find(counts.target);
-            if (target == self.target_of_line.end()) continue;
-            counts.target = target->second;
-            snapshot.counts.push_back(counts);
-        }
         for (const engine::PythonMatch& match : self.python->matches())
             snapshot.python_matches.push_back(
                 {match.process, match.line, match.module, match.name, match.file});
@@ -868,6 +956,24 @@ Snapshot Session::snapshot() {
     for (const auto& [tgid, member] : self.members.all())
         snapshot.processes.push_back({member.pid, member.command, member.alive});
     return snapshot;
+}
+
+std::vector<engine::Counts> Session::counts() {
+    Impl& self = *impl_;
+    std::vector<engine::Counts> result = self.take_counts();
+    if (self.kmod)
+        for (const engine::Counts& counts : self.kmod->read_counts()) result.push_back(counts);
+    auto python_sums = self.python_folded;
+    if (self.python)
+        for (const engine::Counts& counts : self.python->read_counts())
+            add_counts(python_sums[{counts.target, counts.process}], counts);
+    for (auto& [key, counts] : python_sums) {
+        const auto target = self.target_of_line.find(counts.target);
+        if (target == self.target_of_line.end()) continue;
+        counts.target = target->second;
+        result.push_back(counts);
+    }
+    return result;
 }
 
 } // namespace speedbump::session

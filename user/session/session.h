@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,8 +40,24 @@ class Session {
     // the number of targets changed. kUsage, and nothing is changed, for what the engine can't do.
     Result<size_t> set(const std::string& pattern, const targets::Options& change);
 
+    // The same for one target, by its index; false when that could not be done.
+    bool set(uint32_t target, const targets::Options& change);
+
+    // Takes the probes out of the processes and waits until they are gone; the tree is followed on.
+    // Interpreters are unhooked unless `keep_interpreters`, which leaves their targets disabled
+    // but for the lines named. put_back() undoes it; counters go on. Not with the kernel module.
+    void take_out(bool keep_interpreters, const std::set<size_t>& enabled_lines);
+    Result<void> put_back();
+
     // The state and counters now.
     Snapshot snapshot();
+    // The counters alone, one per (target, process) seen.
+    std::vector<engine::Counts> counts();
+    // What a call of a target costs with a delay of 0.
+    nanoseconds floor(uint32_t target) const;
+    // The kernel's table of the processes that belong (bpf/abi.h: sb_member by tgid), for other
+    // programs that only count these. The session's own.
+    int tree_map() const;
     const targets::TargetsFile& file() const;
 
   private:

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: MIT
+#include <unistd.h>
+
+#include <memory>
+#include <random>
+
+#include "cli/command.h"
+#include "cli/exit_status.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/results.h"
+#include "cli/signals.h"
+#include "experiment/analysis.h"
+#include "experiment/runner.h"
+#include "report/experiment.h"
+#include "targets/parser.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+namespace speedbump::cli {
+
+namespace {
+
+struct ExperimentArguments {
+    experiment::Request request;
+    std::string targets_path;
+    std::vector<std::string> progress;
+    std::vector<std::string> positive;
+    std::vector<std::string> doses;
+    std::optional<std::string> precision, max_slowdown;
+    std::optional<std::chrono::nanoseconds> time, slice, settle;
+    std::optional<uint64_t> seed;
+    ResultFiles files;
+    OutputArguments output;
+};
+
+// "2%", "0.02".
+Result<double> parse_share(const std::string& option, const std::string& text) {
+    size_t used = 0;
+    double value = 0;
+    try {
+        value = std::stod(text, &used);
+    } catch (const std::exception&) {
+        used = 0;
+    }
+    const bool is_percent = used > 0 && text.substr(used) == "%";
+    if (used == 0 || (used != text.size() && !is_percent) || !(value > 0) || value > 1e6)
+        return make_error(ErrorKind::kUsage, option + ": '" + text + "' is no share such as 5%");
+    return is_percent ? value / 100 : value;
+}
+
+Result<void> add_positive(experiment::Request& request, const std::string& text) {
+    targets::ParseOutcome outcome = targets::parse_targets(text, "--positive");
+    if (!outcome.errors.empty() || outcome.file.lines.size() != 1)
+        return make_error(ErrorKind::kUsage,
+                          "--positive: '" + text + "' is no line of a targets file");
+    request.positive_lines.push_back(request.file.lines.size());
+    request.file.lines.push_back(std::move(outcome.file.lines.front()));
+    return {};
+}
+
+Result<experiment::Request> complete(const ExperimentArguments& arguments) {
+    experiment::Request request = arguments.request;
+    auto file = targets::load_targets(arguments.targets_path);
+    if (!file) return std::move(file).error();
+    request.file = std::move(*file);
+    for (const std::string& text : arguments.positive)
+        if (auto added = add_positive(request, text); !added) return std::move(added).error();
+    for (const std::string& text : arguments.progress) {
+        auto spec = experiment::parse_progress(text);
+        if (!spec) return std::move(spec).error();
+        request.progress.push_back(std::move(*spec));
+    }
+    for (const std::string& text : arguments.doses) {
+        const auto dose = targets::parse_duration(text);
+        if (!dose || dose->count() == 0 || *dose > targets::kMaxDelay)
+            return make_error(ErrorKind::kUsage,
+                              "--doses: '" + text + "' is no delay of more than 0 and up to 10s");
+        request.doses.push_back(*dose);
+    }
+    std::sort(request.doses.begin(), request.doses.end());
+    request.doses.erase(std::unique(request.doses.begin(), request.doses.end()),
+                        request.doses.end());
+    if (arguments.precision) {
+        const auto share = parse_share("--precision", *arguments.precision);
+        if (!share) return share.error();
+        request.precision = *share;
+    }
+    if (arguments.max_slowdown) {
+        const auto share = parse_share("--max-slowdown", *arguments.max_slowdown);
+        if (!share) return share.error();
+        request.max_slowdown = *share;
+    }
+    if (arguments.time) request.time = *arguments.time;
+    if (arguments.slice) request.slice = *arguments.slice;
+    if (arguments.settle) request.settle = *arguments.settle;
+    if (request.blocks == 0 && request.time.count() == 0) {
+        // Until it is precise, but not for ever.
+        request.time = request.precision > 0 ? std::chrono::minutes(10) : std::chrono::minutes(1);
+        if (request.precision == 0) request.precision = experiment::kDefaultPrecision;
+    }
+    request.seed = arguments.seed ? *arguments.seed : std::random_device()();
+    return request;
+}
+
+Result<int> run(const ExperimentArguments& arguments) {
+    auto request = complete(arguments);
+    if (!request) return std::move(request).error();
+    auto signals = Signals::install();
+    if (!signals) return std::move(signals).error();
+    // Before the service is touched: a result that cannot be written is none.
+    auto writer = ResultWriter::open(arguments.files, arguments.output);
+    if (!writer) return std::move(writer).error();
+
+    Clock::time_point shown{};
+    Clock::duration took{};
+    experiment::Hooks hooks;
+    hooks.warn = [&](const std::string& text) {
+        writer->output().erase();
+        log::warning(text);
+    };
+    hooks.say = [&](const std::string& text) {
+        if (writer->output().animated()) writer->output().redraw(text + "\n");
+    };
+    hooks.stop_asked = [&] {
+        signals->drain();
+        return signals->stop_signal() != 0;
+    };
+    hooks.wake_fd = signals->fd();
+    hooks.after_block = [&](const experiment::Document& document) {
+        // The analysis must not become the load.
+        const Clock::time_point now = Clock::now();
+        if (!writer->output().animated() || now - shown < 100 * took) return;
+        writer->output().redraw(
+            report::experiment_progress(document, experiment::analyse(document)));
+        shown = Clock::now();
+        took = shown - now;
+    };
+    auto document = experiment::run_experiment(*request, hooks);
+    if (!document) return std::move(document).error();
+    const report::Context context = make_context("experiment");
+    document->version = context.version;
+    document->host = context.host;
+    document->kernel = context.kernel;
+    document->machine = context.machine;
+    return writer->write(*document);
+}
+
+} // namespace
+
+void add_experiment(CLI::App& app, Action& action) {
+    auto arguments = std::make_shared<ExperimentArguments>();
+    experiment::Request& request = arguments->request;
+    CLI::App* command = app.add_subcommand(
+        "experiment", "measure how much functions matter for the throughput of running processes");
+    auto* places = command->add_option_group("processes");
+    add_pids(*places, request.session.pids);
+    places->add_option("--cgroup", request.session.cgroup, "all processes of a cgroup (v2)")
+        ->type_name("PATH");
+    places->require_option(1, 0);
+    command->add_option("targets", arguments->targets_path, "targets file; each line is a target")
+        ->type_name("TARGETS")
+        ->required();
+    command
+        ->add_option("--progress", arguments->progress,
+                     "what throughput means; may be repeated, the first ranks:\n"
+                     "native:BINARY:SYMBOL, python:MODULE:NAME, latency:BINARY:SYMBOL, "
+                     "usdt:BINARY:PROVIDER:NAME, syscall:NAME, command:CMD, file:PATH:REGEX, "
+                     "http:URL:REGEX")
+        ->type_name("PROGRESS")
+        ->allow_extra_args(false)
+        ->required();
+    command->add_option("--doses", arguments->doses, "delays to try [chosen by their effect]")
+        ->type_name("TIME,...")
+        ->allow_extra_args(false)
+        ->delimiter(',');
+    command->add_option("--blocks", request.blocks, "end after N blocks of all arms")
+        ->type_name("N")
+        ->check(CLI::Range(size_t{2}, size_t{100000}));
+    command
+        ->add_option("--precision", arguments->precision,
+                     "end when criticalities are known to within SHARE (5%)")
+        ->type_name("SHARE");
+    add_duration(*command, "--time", arguments->time, "end after TIME [1m]");
+    command->add_option("--seed", arguments->seed, "of the random order of arms [random]")
+        ->type_name("N");
+    command
+        ->add_option("--positive", arguments->positive,
+                     "a line naming a function that is known to be serial: a control")
+        ->type_name("LINE")
+        ->allow_extra_args(false);
+    command->add_flag("--bisect", request.bisect,
+                      "from files to groups to single functions that matter");
+    command
+        ->add_option("--max-slowdown", arguments->max_slowdown,
+                     "give a delay up that slows more than SHARE [50%]")
+        ->type_name("SHARE");
+    command
+        ->add_option("--max-cpu", request.max_cpu,
+                     "give a delay up that takes more than N CPUs [half of them]")
+        ->type_name("N")
+        ->check(CLI::PositiveNumber);
+    add_duration(*command, "--slice", arguments->slice,
+                 "time of one arm of a block [100 units, 200ms to 3s]");
+    add_duration(*command, "--settle", arguments->settle, "time left out after each change [50ms]");
+    command->add_flag("!--no-off", request.off_arm, "never take the probes out in between");
+    command->add_flag("!--no-children", request.session.follow_children,
+                      "leave the descendants of the processes alone");
+    add_result_options(*command, arguments->files, arguments->output);
+    command->footer(
+        "Examples:\n"
+        "  speedbump experiment --pid $(pidof redis-server) --progress "
+        "native:exe:processCommand targets.txt\n"
+        "  speedbump experiment -p 12 --progress python:app:handle --precision 2% -o r.json "
+        "--html r.html targets.txt\n"
+        "The exit status is 1 when a control failed or the experiment could not be finished.");
+    command->final_callback(
+        [arguments, &action] { action = [arguments] { return run(*arguments); }; });
+}
+
+} // namespace speedbump::cli

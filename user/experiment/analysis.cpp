@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: MIT
+#include "experiment/analysis.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+namespace speedbump::experiment {
+
+namespace {
+
+constexpr double kNsPerUs = 1000;
+// A positive control's criticality must be as near to 1 as this, or its interval cover 1.
+constexpr double kPositiveTolerance = 0.15;
+constexpr double kSignificant = 0.05;
+
+double ns(nanoseconds time) {
+    return static_cast<double>(time.count());
+}
+
+bool is_usable(const Slice& slice, size_t progress) {
+    return slice.progress.at(progress) > 0 && slice.progress_time.at(progress).count() > 0 &&
+           slice.length.count() > 0;
+}
+
+double period_of(const Slice& slice, size_t progress) {
+    return ns(slice.progress_time[progress]) / static_cast<double>(slice.progress[progress]);
+}
+
+// As rates: progress and injected time are not read at the very same moments.
+double dose_of(const Slice& slice, size_t progress) {
+    return ns(slice.injected) / ns(slice.length) * period_of(slice, progress);
+}
+
+double middle_of(const Slice& slice) {
+    return (ns(slice.start) + ns(slice.length) / 2) / 1e9;
+}
+
+// The slices that `x_of` gives a value for, of the blocks of one kind.
+template <typename X>
+std::vector<Observation> observe(const Document& document, size_t progress, bool confirming,
+                                 X x_of) {
+    std::vector<Observation> result;
+    for (size_t block = 0; block < document.blocks.size(); ++block) {
+        if (document.blocks[block].confirms != confirming) continue;
+        for (const Slice& slice : document.blocks[block].slices) {
+            if (!is_usable(slice, progress)) continue;
+            if (const std::optional<double> x = x_of(slice))
+                result.push_back({block, middle_of(slice), *x, period_of(slice, progress)});
+        }
+    }
+    return result;
+}
+
+std::vector<Observation> observe_target(const Document& document, size_t progress, size_t target,
+                                        bool confirming) {
+    return observe(document, progress, confirming, [&](const Slice& slice) {
+        const Arm& arm = slice.arm;
+        if (arm.kind == ArmKind::kProbe) return std::optional<double>(0.0);
+        if (arm.kind == ArmKind::kDose && arm.target == target)
+            return std::optional<double>(dose_of(slice, progress));
+        return std::optional<double>();
+    });
+}
+
+bool has_dose(const std::vector<Observation>& observations) {
+    return std::any_of(observations.begin(), observations.end(),
+                       [](const Observation& one) { return one.x > 0; });
+}
+
+// The same with each block's own level replaced by the common one and the drift taken out, so that
+// all can stand in one plot.
+std::vector<Observation> levelled(std::vector<Observation> observations, const Line& line) {
+    std::map<size_t, std::vector<Observation*>> blocks;
+    for (Observation& one : observations) blocks[one.block].push_back(&one);
+    for (auto& [block, members] : blocks) {
+        double level = 0, time = 0;
+        for (const Observation* one : members) {
+            level += (one->y - line.slope * one->x) / static_cast<double>(members.size());
+            time += one->time / static_cast<double>(members.size());
+        }
+        for (Observation* one : members)
+            one->y += line.base - level - line.drift * (one->time - time);
+    }
+    return observations;
+}
+
+Point mean_point(const std::vector<Observation>& group) {
+    Point point;
+    point.slices = group.size();
+    const auto count = static_cast<double>(group.size());
+    for (const Observation& one : group) {
+        point.x += one.x / count;
+        point.y += one.y / count;
+    }
+    double squares = 0;
+    for (const Observation& one : group) squares += (one.y - point.y) * (one.y - point.y);
+    if (group.size() > 1) point.y_error = std::sqrt(squares / (count - 1) / count);
+    return point;
+}
+
+double calls_per_unit(const Document& document, size_t progress, size_t target) {
+    uint64_t calls = 0, units = 0;
+    for (const Block& block : document.blocks)
+        for (const Slice& slice : block.slices) {
+            if (slice.calls.empty() || !is_usable(slice, progress)) continue;
+            calls += slice.calls[target];
+            units += slice.progress[progress];
+        }
+    return units > 0 ? static_cast<double>(calls) / static_cast<double>(units) : 0;
+}
+
+Estimate scaled(Estimate estimate, double factor) {
+    estimate.value *= factor;
+    estimate.error *= factor;
+    for (Interval* interval : {&estimate.interval, &estimate.wide}) {
+        interval->low *= factor;
+        interval->high *= factor;
+    }
+    return estimate;
+}
+
+TargetResult examine(const Document& document, size_t progress, size_t target) {
+    TargetResult result;
+    result.target = target;
+    result.calls_per_unit = calls_per_unit(document, progress, target);
+    const auto observations = observe_target(document, progress, target, false);
+    if (!has_dose(observations)) return result;
+    result.shape = fit_shape(observations, document.seed);
+    result.blocks = result.shape.line.blocks;
+    result.p = result.shape.slope.p;
+    result.observations = levelled(observations, result.shape.line.line);
+
+    // By nominal dose, in the order of observe_target().
+    std::map<int64_t, std::vector<Observation>> groups;
+    size_t next = 0;
+    for (const Block& block : document.blocks) {
+        if (block.confirms) continue;
+        for (const Slice& slice : block.slices) {
+            const bool is_probe = slice.arm.kind == ArmKind::kProbe;
+            const bool is_own = slice.arm.kind == ArmKind::kDose && slice.arm.target == target;
+            if (!is_usable(slice, progress) || (!is_probe && !is_own)) continue;
+            groups[is_probe ? 0 : slice.arm.delay.count()].push_back(result.observations[next++]);
+        }
+    }
+    for (const auto& [dose, group] : groups) result.points.push_back(mean_point(group));
+
+    const auto fresh = observe_target(document, progress, target, true);
+    if (has_dose(fresh)) result.confirmed = estimate_line(fresh, document.seed).slope;
+    return result;
+}
+
+void judge(TargetResult& result, const Document& document) {
+    const double precision =
+        document.settings.precision > 0 ? document.settings.precision : kDefaultPrecision;
+    if (result.blocks == 0) return;
+    const Estimate& k = result.shape.slope;
+    if (k.interval.half_width() > precision)
+        result.blocks_wanted = blocks_needed(result.blocks, k.interval.half_width(), precision);
+    const bool differs = result.p < kSignificant;
+    const bool small =
+        std::max(std::abs(k.interval.low), std::abs(k.interval.high)) <= 2 * precision;
+    if (result.shape.shape == Shape::kHinge)
+        result.verdict = Verdict::kHidden;
+    else if (differs && !small)
+        result.verdict = Verdict::kMatters;
+    else
+        result.verdict = small ? Verdict::kHidden : Verdict::kUncertain;
+    if (!differs && result.shape.shape == Shape::kLinear) result.shape.shape = Shape::kFlat;
+    if (result.shape.shape == Shape::kLinear && result.calls_per_unit > 0)
+        result.gain = scaled(k, kNsPerUs * result.calls_per_unit);
+}
+
+std::optional<Estimate> sham_of(const Document& document, size_t progress) {
+    // It pretends to the largest dose that was really given.
+    double largest = 0;
+    for (const Block& block : document.blocks)
+        for (const Slice& slice : block.slices)
+            if (slice.arm.kind == ArmKind::kDose && is_usable(slice, progress))
+                largest = std::max(largest, dose_of(slice, progress));
+    if (largest <= 0) return std::nullopt;
+    const auto observations = observe(document, progress, false, [&](const Slice& slice) {
+        if (slice.arm.kind == ArmKind::kProbe) return std::optional<double>(0.0);
+        if (slice.arm.kind == ArmKind::kSham) return std::optional<double>(largest);
+        return std::optional<double>();
+    });
+    if (!has_dose(observations)) return std::nullopt;
+    return estimate_line(observations, document.seed).slope;
+}
+
+std::optional<Estimate> looking_cost(const Document& document, size_t progress) {
+    const auto observations = observe(document, progress, false, [](const Slice& slice) {
+        if (slice.arm.kind == ArmKind::kOff) return std::optional<double>(0.0);
+        if (slice.arm.kind == ArmKind::kProbe || slice.arm.kind == ArmKind::kSham)
+            return std::optional<double>(1.0);
+        return std::optional<double>();
+    });
+    const bool has_off = std::any_of(observations.begin(), observations.end(),
+                                     [](const Observation& one) { return one.x == 0; });
+    if (!has_off || !has_dose(observations)) return std::nullopt;
+    return estimate_line(observations, document.seed).slope;
+}
+
+std::vector<LatencyRow> latencies_of(const Document& document, size_t progress) {
+    struct Samples {
+        Arm arm;
+        std::vector<double> p50, p90, p99;
+    };
+    std::map<std::tuple<ArmKind, size_t, int64_t>, Samples> groups;
+    for (const Block& block : document.blocks)
+        for (const Slice& slice : block.slices) {
+            const auto& latency = slice.latency.at(progress);
+            if (!latency) continue;
+            const Arm& arm = slice.arm;
+            Samples& samples = groups[{arm.kind, arm.target, arm.delay.count()}];
+            samples.arm = arm;
+            samples.p50.push_back(ns(latency->p50));
+            samples.p90.push_back(ns(latency->p90));
+            samples.p99.push_back(ns(latency->p99));
+        }
+    std::vector<LatencyRow> rows;
+    const auto middle = [](const std::vector<double>& values) {
+        return nanoseconds(static_cast<int64_t>(median(values)));
+    };
+    for (const auto& [key, samples] : groups)
+        rows.push_back(
+            {samples.arm, {middle(samples.p50), middle(samples.p90), middle(samples.p99)}});
+    return rows;
+}
+
+ProgressResult examine_progress(const Document& document, size_t progress) {
+    ProgressResult result;
+    result.progress = progress;
+    std::vector<double> periods;
+    for (const Block& block : document.blocks)
+        for (const Slice& slice : block.slices) {
+            if (!is_usable(slice, progress)) continue;
+            ++result.slices;
+            if (slice.arm.kind == ArmKind::kProbe) periods.push_back(period_of(slice, progress));
+        }
+    result.period = median(std::move(periods));
+    result.sham = sham_of(document, progress);
+    result.looking = looking_cost(document, progress);
+    std::vector<double> p;
+    for (size_t target = 0; target < document.targets.size(); ++target) {
+        result.targets.push_back(examine(document, progress, target));
+        p.push_back(result.targets.back().p);
+    }
+    const std::vector<double> corrected = holm(p);
+    for (size_t i = 0; i < corrected.size(); ++i) {
+        result.targets[i].p = corrected[i];
+        judge(result.targets[i], document);
+    }
+    // What matters first; beyond a slack is less than from the first ns on.
+    const auto rank = [&](const TargetResult& target) {
+        const bool positive = document.targets[target.target].role == Role::kPositive;
+        const bool hinge = target.shape.shape == Shape::kHinge;
+        return std::make_tuple(positive, target.blocks == 0, hinge, -target.shape.slope.value);
+    };
+    std::stable_sort(
+        result.targets.begin(), result.targets.end(),
+        [&](const TargetResult& a, const TargetResult& b) { return rank(a) < rank(b); });
+    result.latencies = latencies_of(document, progress);
+    return result;
+}
+
+void check_controls(Results& results, const Document& document) {
+    for (const ProgressResult& progress : results.progress) {
+        const std::string& name = document.progress[progress.progress];
+        if (progress.slices == 0) {
+            results.invalid_because.push_back(name + " never ticked while it was measured");
+            continue;
+        }
+        if (!progress.sham) {
+            results.invalid_because.push_back("no block was long enough for the sham target");
+        } else if (!progress.sham->wide.contains(0)) {
+            results.invalid_because.push_back(
+                "the sham target, which delays nothing, seems to matter for " + name +
+                ": other things changed with the arms");
+        }
+        for (const TargetResult& target : progress.targets) {
+            if (document.targets[target.target].role != Role::kPositive) continue;
+            const Estimate& k = target.shape.slope;
+            const bool near = std::abs(k.value - 1) <= kPositiveTolerance;
+            if (target.blocks == 0 || (!near && !k.wide.contains(1)))
+                results.invalid_because.push_back(
+                    "the positive control " + document.targets[target.target].name +
+                    " does not show a criticality near 1 for " + name);
+        }
+    }
+}
+
+} // namespace
+
+std::string to_string(Verdict verdict) {
+    switch (verdict) {
+        case Verdict::kMatters:
+            return "matters";
+        case Verdict::kHidden:
+            return "hidden";
+        case Verdict::kUncertain:
+            return "uncertain";
+        case Verdict::kUnknown:
+            return "unknown";
+    }
+    return "unknown";
+}
+
+Results analyse(const Document& document) {
+    Results results;
+    for (size_t progress = 0; progress < document.progress.size(); ++progress)
+        results.progress.push_back(examine_progress(document, progress));
+    check_controls(results, document);
+    results.valid = results.invalid_because.empty();
+    return results;
+}
+
+bool is_precise(const Document& document, double precision) {
+    for (size_t target = 0; target < document.targets.size(); ++target) {
+        const auto observations = observe_target(document, 0, target, false);
+        if (!has_dose(observations)) continue;
+        if (fit_shape(observations, document.seed).slope.interval.half_width() > precision)
+            return false;
+    }
+    return true;
+}
+
+Result<Comparison> compare(const Document& a, const Document& b) {
+    const auto find = [](const auto& list, const auto& value) {
+        return std::find(list.begin(), list.end(), value);
+    };
+    const auto common = std::find_if(a.progress.begin(), a.progress.end(), [&](const auto& name) {
+        return find(b.progress, name) != b.progress.end();
+    });
+    if (common == a.progress.end())
+        return make_error(ErrorKind::kInvalid, "the two have no progress point in common");
+    const auto of = [&](const Document& document) {
+        const auto place = find(document.progress, *common) - document.progress.begin();
+        return examine_progress(document, static_cast<size_t>(place));
+    };
+    const ProgressResult result_a = of(a), result_b = of(b);
+    Comparison comparison;
+    comparison.progress = *common;
+    comparison.period_a = result_a.period;
+    comparison.period_b = result_b.period;
+    std::map<std::string, const TargetResult*> targets_b;
+    for (const TargetResult& target : result_b.targets)
+        targets_b[b.targets[target.target].name] = &target;
+    std::vector<double> p;
+    for (const TargetResult& target : result_a.targets) {
+        const std::string& name = a.targets[target.target].name;
+        const auto other = targets_b.find(name);
+        if (other == targets_b.end()) {
+            comparison.only_a.push_back(name);
+            continue;
+        }
+        const TargetResult& found = *other->second;
+        targets_b.erase(other);
+        if (target.blocks == 0 || found.blocks == 0) continue;
+        const Estimate change =
+            difference(target.shape.slope, target.blocks, found.shape.slope, found.blocks);
+        comparison.targets.push_back(
+            {name, target.shape.slope, found.shape.slope, change, change.p});
+        p.push_back(change.p);
+    }
+    for (const auto& [name, target] : targets_b) comparison.only_b.push_back(name);
+    const std::vector<double> corrected = holm(p);
+    for (size_t i = 0; i < corrected.size(); ++i) comparison.targets[i].p = corrected[i];
+    return comparison;
+}
+
+} // namespace speedbump::experiment

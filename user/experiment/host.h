@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace speedbump::experiment {
+
+// What of this host spoils such measurements, each a sentence: a CPU quota on a cgroup of one of
+// the processes, the frequency governor, SMT, a slow clock.
+std::vector<std::string> host_warnings(const std::vector<pid_t>& pids);
+
+// CPU time so far, in seconds.
+struct CpuTimes {
+    double processes = 0; // of the processes named
+    double own = 0;       // of this program
+    double busy = 0;      // of all CPUs
+    double total = 0;     // busy and idle
+};
+CpuTimes read_cpu_times(const std::vector<pid_t>& pids);
+
+// What the use of the CPUs between two readings warns of.
+std::vector<std::string> load_warnings(const CpuTimes& before, const CpuTimes& after);
+
+} // namespace speedbump::experiment

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "experiment/document.h"
+#include "experiment/progress_spec.h"
+#include "session/session.h"
+#include "util/result.h"
+
+namespace speedbump::experiment {
+
+// A progress point as it stands: a running total, and when it was read.
+struct Reading {
+    uint64_t units = 0;
+    uint64_t at_ns = 0; // CLOCK_MONOTONIC
+};
+
+// One open progress point. Not thread-safe.
+class ProgressPoint {
+  public:
+    virtual ~ProgressPoint() = default;
+    virtual Result<Reading> read() = 0;
+    // kLatency: calls so far by how long they took (latency_of_bucket()); else none.
+    virtual std::vector<uint64_t> latencies() { return {}; }
+};
+
+// What a session of the experiment must know of its progress points: kPython ones are lines of its
+// targets file.
+struct PythonProgress {
+    size_t progress = 0; // which of the points
+    size_t line = 0;     // in the session's targets file
+};
+
+// Opens all of them for the processes of the session, which must outlive them. kNotFound when a
+// point is nowhere in the processes.
+Result<std::vector<std::unique_ptr<ProgressPoint>>> open_progress(
+    const std::vector<ProgressSpec>& specs, const std::vector<PythonProgress>& python,
+    session::Session& session);
+
+// What calls took between two readings; nullopt when there were none.
+std::optional<Latency> latency_between(const std::vector<uint64_t>& before,
+                                       const std::vector<uint64_t>& after);
+
+} // namespace speedbump::experiment

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: MIT
+#include "experiment/progress_polls.h"
+
+#include <curl/curl.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <csignal>
+#include <regex>
+
+#include "util/clock.h"
+#include "util/fd.h"
+#include "util/text.h"
+
+extern char** environ;
+
+namespace speedbump::experiment {
+
+namespace {
+
+constexpr auto kPatience = std::chrono::seconds(2); // for one answer
+constexpr size_t kMaxAnswer = 4u << 20;
+constexpr size_t kMaxLine = 64u << 10; // std::regex recurses with each character
+
+Result<std::regex> compile(const ProgressSpec& spec) {
+    try {
+        return std::regex(spec.second, std::regex::ECMAScript | std::regex::optimize);
+    } catch (const std::regex_error& error) {
+        return make_error(ErrorKind::kUsage, "'" + printable(spec.second) +
+                                                 "' is no regular expression: " + error.what());
+    }
+}
+
+// "1234", " 1.5e6 requests": the number that the text begins with.
+std::optional<uint64_t> number_of(const std::string& text) {
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    if (end == text.c_str() || !(value >= 0) || value > 1e18) return std::nullopt;
+    return static_cast<uint64_t>(std::llround(value));
+}
+
+// A matching line's number, its first group or else all of it.
+std::optional<uint64_t> number_in(const std::smatch& match) {
+    return number_of(match[match.size() > 1 ? 1 : 0].str());
+}
+
+class Command : public ProgressPoint {
+  public:
+    explicit Command(std::string command) : command_(std::move(command)) {}
+
+    Result<Reading> read() override {
+        int ends[2];
+        if (::pipe2(ends, O_CLOEXEC) != 0) return errno_error("pipe", errno);
+        Fd output(ends[0]), input(ends[1]);
+        posix_spawn_file_actions_t actions;
+        posix_spawn_file_actions_init(&actions);
+        posix_spawn_file_actions_adddup2(&actions, input.get(), STDOUT_FILENO);
+        posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+        char shell[] = "/bin/sh", option[] = "-c";
+        char* arguments[] = {shell, option, command_.data(), nullptr};
+        pid_t pid = -1;
+        const int error = ::posix_spawn(&pid, shell, &actions, nullptr, arguments, environ);
+        posix_spawn_file_actions_destroy(&actions);
+        input.reset();
+        if (error != 0) return errno_error("start '" + printable(command_) + "'", error);
+
+        std::string answer;
+        bool in_time = true;
+        const auto deadline = Clock::now() + kPatience;
+        for (;;) {
+            const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+            pollfd wait{output.get(), POLLIN, 0};
+            in_time = left.count() > 0 && ::poll(&wait, 1, static_cast<int>(left.count())) > 0;
+            if (!in_time) break;
+            char buffer[4096];
+            const ssize_t got = ::read(output.get(), buffer, sizeof(buffer));
+            if (got <= 0 || answer.size() > kMaxAnswer) break;
+            answer.append(buffer, static_cast<size_t>(got));
+        }
+        if (!in_time) ::kill(pid, SIGKILL);
+        int status = 0;
+        ::waitpid(pid, &status, 0);
+        if (!in_time)
+            return make_error(ErrorKind::kTimeout, "'" + printable(command_) + "' takes too long");
+        const auto units = number_of(answer);
+        if (status != 0 || !units)
+            return make_error(ErrorKind::kInvalid, "'" + printable(command_) +
+                                                       "' prints no running total: '" +
+                                                       printable(answer.substr(0, 60)) + "'");
+        return Reading{*units, monotonic_ns()};
+    }
+
+  private:
+    std::string command_;
+};
+
+// Follows the file from its present end, as tail -F does.
+class File : public ProgressPoint {
+  public:
+    File(std::string path, std::regex pattern)
+        : path_(std::move(path)), pattern_(std::move(pattern)) {}
+
+    Result<Reading> read() override {
+        if (auto opened = reopen_if_rotated(); !opened) return std::move(opened).error();
+        char buffer[65536];
+        for (;;) {
+            const ssize_t got = ::read(fd_.get(), buffer, sizeof(buffer));
+            if (got < 0 && errno == EINTR) continue;
+            if (got < 0) return errno_error("read " + path_, errno);
+            if (got == 0) break;
+            for (ssize_t i = 0; i < got; ++i) take(buffer[i]);
+        }
+        return Reading{units_, monotonic_ns()};
+    }
+
+    Result<void> open_at_end() {
+        if (auto opened = reopen_if_rotated(); !opened) return opened;
+        if (::lseek(fd_.get(), 0, SEEK_END) < 0) return errno_error("seek in " + path_, errno);
+        return {};
+    }
+
+  private:
+    Result<void> reopen_if_rotated() {
+        struct stat now = {}, mine = {};
+        if (::stat(path_.c_str(), &now) != 0) {
+            if (fd_.valid()) return {}; // between two names
+            return errno_error("open " + path_, errno);
+        }
+        const bool same = fd_.valid() && ::fstat(fd_.get(), &mine) == 0 &&
+                          now.st_ino == mine.st_ino && now.st_dev == mine.st_dev;
+        if (same) {
+            if (now.st_size < ::lseek(fd_.get(), 0, SEEK_CUR)) ::lseek(fd_.get(), 0, SEEK_SET);
+            return {};
+        }
+        if (!S_ISREG(now.st_mode))
+            return make_error(ErrorKind::kInvalid, path_ + " is no regular file");
+        Fd fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+        if (!fd.valid()) return errno_error("open " + path_, errno);
+        fd_ = std::move(fd);
+        return {};
+    }
+
+    void take(char character) {
+        if (character != '\n') {
+            if (line_.size() < kMaxLine) line_ += character;
+            return;
+        }
+        std::smatch match;
+        if (std::regex_search(line_, match, pattern_)) {
+            const auto total = match.size() > 1 ? number_in(match) : std::nullopt;
+            if (match.size() == 1)
+                ++units_;
+            else if (total)
+                units_ = *total;
+        }
+        line_.clear();
+    }
+
+    std::string path_;
+    std::regex pattern_;
+    Fd fd_;
+    std::string line_;
+    uint64_t units_ = 0;
+};
+
+class Http : public ProgressPoint {
+  public:
+    Http(std::string url, std::regex pattern)
+        : url_(std::move(url)), pattern_(std::move(pattern)), curl_(curl_easy_init()) {}
+
+    Result<Reading> read() override {
+        if (!curl_) return make_error(ErrorKind::kIo, "cannot begin with libcurl");
+        std::string page;
+        char reason[CURL_ERROR_SIZE] = "";
+        CURL* curl = curl_.get();
+        curl_easy_setopt(curl, CURLOPT_URL, url_.c_str());
+        curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
+        curl_easy_setopt(curl, CURLOPT_FAILONERROR, 1L);
+        curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+        curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS,
+                         static_cast<long>(std::chrono::milliseconds(kPatience).count()));
+        curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, reason);
+        curl_easy_setopt(curl, CURLOPT_WRITEDATA, &page);
+        curl_easy_setopt(
+            curl, CURLOPT_WRITEFUNCTION,
+            +[](char* data, size_t size, size_t count, void* to) -> size_t {
+                auto& text = *static_cast<std::string*>(to);
+                if (text.size() + size * count > kMaxAnswer) return 0;
+                text.append(data, size * count);
+                return size * count;
+            });
+        const CURLcode code = curl_easy_perform(curl);
+        if (code != CURLE_OK)
+            return make_error(ErrorKind::kIo,
+                              "get " + printable(url_) + ": " +
+                                  (reason[0] != '\0' ? reason : curl_easy_strerror(code)));
+        const uint64_t at = monotonic_ns();
+        for (size_t begin = 0; begin < page.size();) {
+            const size_t end = std::min(page.find('\n', begin), page.size());
+            const std::string line = page.substr(begin, std::min(end - begin, kMaxLine));
+            begin = end + 1;
+            std::smatch match;
+            if (!std::regex_search(line, match, pattern_)) continue;
+            if (const auto units = number_in(match)) return Reading{*units, at};
+        }
+        return make_error(ErrorKind::kInvalid,
+                          "no line of " + printable(url_) + " has the number that is looked for");
+    }
+
+  private:
+    struct Cleanup {
+        void operator()(CURL* curl) const { curl_easy_cleanup(curl); }
+    };
+    std::string url_;
+    std::regex pattern_;
+    std::unique_ptr<CURL, Cleanup> curl_; // kept, and with it the connection
+};
+
+} // namespace
+
+Result<std::unique_ptr<ProgressPoint>> open_command(const ProgressSpec& spec) {
+    return std::unique_ptr<ProgressPoint>(std::make_unique<Command>(spec.first));
+}
+
+Result<std::unique_ptr<ProgressPoint>> open_file(const ProgressSpec& spec) {
+    auto pattern = compile(spec);
+    if (!pattern) return std::move(pattern).error();
+    auto file = std::make_unique<File>(spec.first, std::move(*pattern));
+    if (auto opened = file->open_at_end(); !opened) return std::move(opened).error();
+    return std::unique_ptr<ProgressPoint>(std::move(file));
+}
+
+Result<std::unique_ptr<ProgressPoint>> open_http(const ProgressSpec& spec) {
+    auto pattern = compile(spec);
+    if (!pattern) return std::move(pattern).error();
+    return std::unique_ptr<ProgressPoint>(std::make_unique<Http>(spec.first, std::move(*pattern)));
+}
+
+} // namespace speedbump::experiment

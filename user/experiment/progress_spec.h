@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "targets/target.h"
+#include "util/result.h"
+
+namespace speedbump::experiment {
+
+// What --progress names: where units of work can be counted.
+struct ProgressSpec {
+    enum class Kind {
+        kNative,  // BINARY, SYMBOL: calls
+        kPython,  // MODULE, NAME: calls
+        kLatency, // BINARY, SYMBOL: calls, and the time from entry to return
+        kUsdt,    // BINARY, PROVIDER, NAME
+        kSyscall, // NAME: calls by the processes
+        kCommand, // CMD: prints a running total
+        kFile,    // PATH, REGEX: matching lines, or the running total that they tell
+        kHttp,    // URL, REGEX: a running total on a page
+    } kind = Kind::kNative;
+    std::string text; // as given
+    std::string first, second, third;
+};
+
+// kUsage, with what would be right, for a text that names none.
+Result<ProgressSpec> parse_progress(const std::string& text);
+
+// The targets file line that names the functions of a kNative, kPython or kLatency point.
+Result<targets::TargetLine> line_of(const ProgressSpec& spec);
+
+// The middle of a bucket of bpf/progress.bpf.c's latencies, in ns.
+uint64_t latency_of_bucket(uint32_t bucket);
+
+} // namespace speedbump::experiment

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+
+#include "experiment/analysis.h"
+#include "experiment/document.h"
+#include "report/table.h"
+
+// Experiments for a reader. Pure functions.
+namespace speedbump::report {
+
+// The ranked table of each progress point, controls, notes and warnings.
+std::string experiment_table(const experiment::Document& document,
+                             const experiment::Results& results, const Style& style);
+// One line for a terminal while blocks are still being measured.
+std::string experiment_progress(const experiment::Document& document,
+                                const experiment::Results& results);
+
+std::string comparison_table(const experiment::Comparison& comparison, const Style& style);
+// Schema speedbump/compare/1, one line.
+std::string comparison_json(const experiment::Comparison& comparison);
+
+// One HTML file that needs nothing else: tables, and dose-response plots by the Chart.js that it
+// carries.
+std::string experiment_html(const experiment::Document& document,
+                            const experiment::Results& results);
+
+} // namespace speedbump::report
