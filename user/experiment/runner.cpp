@@ -516,7 +516,8 @@ void Runner::run_blocks() {
 void Runner::confirm() {
     if (!stop_->planned || document_.targets.size() < 2) return;
     std::vector<size_t> chosen;
-    for (const TargetResult& target : analyse(document_).progress[0].targets)
+    const Results results = analyse(document_);
+    for (const TargetResult& target : results.progress[0].targets)
         if (target.verdict == Verdict::kMatters && chosen.size() < kConfirmed &&
             document_.targets[target.target].role == Role::kTarget)
             chosen.push_back(target.target);
@@ -576,7 +577,8 @@ void Runner::bisect() {
         if (stop_) return;
         std::vector<std::pair<std::string, std::vector<uint32_t>>> next;
         size_t kept = 0;
-        for (const TargetResult& result : analyse(document_).progress[0].targets) {
+        const Results results = analyse(document_);
+        for (const TargetResult& result : results.progress[0].targets) {
             const bool stands_out =
                 result.verdict == Verdict::kMatters || result.shape.shape == Shape::kHinge;
             if (!stands_out || kept++ >= kBisectKept) continue;
