@@ -16,8 +16,8 @@ _speedbump() {
 
     if [ "$COMP_CWORD" -eq 1 ]; then
         mapfile -t COMPREPLY < <(compgen -W \
-            'attach run check list doctor calibrate status set pause resume detach --help
-                --version' -- "$current")
+            'attach run check list doctor calibrate status set pause resume detach experiment
+                report compare --help --version' -- "$current")
         return
     fi
     if [ "$command" = run ]; then
@@ -54,6 +54,11 @@ _speedbump() {
         mapfile -t COMPREPLY < <(compgen -W 'fifo:' -- "$current")
         return
         ;;
+    --progress)
+        mapfile -t COMPREPLY < <(compgen -W \
+            'native: python: latency: usdt: syscall: command: file: http:' -- "$current")
+        return
+        ;;
     --delay | --start | --duration | --stats | --every) return ;;
     --cgroup)
         mapfile -t COMPREPLY < <(compgen -d -- "$current")
@@ -66,6 +71,13 @@ _speedbump() {
         run) options="$session $output" ;;
         check) options="--pid --no-children --exe --entry-only $output" ;;
         list | doctor) options="--pid $output" ;;
+        experiment)
+            options="--pid --cgroup --progress --doses --blocks --precision --time --seed
+                --positive --bisect --max-slowdown --max-cpu --slice --settle --no-off
+                --no-children --html $output"
+            ;;
+        report) options="--html $output" ;;
+        compare) options="$output" ;;
         set | pause | resume | detach) options="--session $output" ;;
         calibrate | status) options="$output" ;;
         *) options= ;;

@@ -14,6 +14,9 @@ complete -c speedbump -n __fish_use_subcommand -f -a set -d 'change delays of a 
 complete -c speedbump -n __fish_use_subcommand -f -a pause -d 'end the delays for now'
 complete -c speedbump -n __fish_use_subcommand -f -a resume -d 'let the delays begin again'
 complete -c speedbump -n __fish_use_subcommand -f -a detach -d 'end a live session'
+complete -c speedbump -n __fish_use_subcommand -f -a experiment -d 'measure what functions matter'
+complete -c speedbump -n __fish_use_subcommand -f -a report -d 'show results of experiments again'
+complete -c speedbump -n __fish_use_subcommand -f -a compare -d 'test two results'
 
 set -l any 'not __fish_use_subcommand'
 complete -c speedbump -n $any -s h -l help -d 'print the options and examples'
@@ -22,7 +25,7 @@ complete -c speedbump -n $any -s o -l output -r -d 'write results to a file'
 complete -c speedbump -n $any -s v -l verbose -d 'say more'
 complete -c speedbump -n $any -s q -l quiet -d 'only results and warnings'
 
-set -l with_pid '__fish_seen_subcommand_from attach check list doctor'
+set -l with_pid '__fish_seen_subcommand_from attach check list doctor experiment'
 complete -c speedbump -n $with_pid -s p -l pid -x -a '(__fish_complete_pids)' -d 'a process'
 
 set -l session '__fish_seen_subcommand_from attach run'
@@ -41,10 +44,30 @@ complete -c speedbump -n $session -l control -x -a 'fifo:' -d 'take requests fro
 set -l live '__fish_seen_subcommand_from set pause resume detach'
 complete -c speedbump -n $live -l session -x -d 'the PID of the session'
 
-set -l attach '__fish_seen_subcommand_from attach'
+set -l attach '__fish_seen_subcommand_from attach experiment'
 complete -c speedbump -n $attach -l cgroup -r -d 'all processes of a cgroup'
 
 set -l check '__fish_seen_subcommand_from check'
 complete -c speedbump -n $check -l no-children -d 'leave the descendants alone'
 complete -c speedbump -n $check -l exe -r -d 'look at this program or library'
 complete -c speedbump -n $check -l entry-only -d 'probe the first instruction'
+
+set -l result '__fish_seen_subcommand_from experiment report'
+complete -c speedbump -n $result -l html -r -d 'write a report with plots'
+
+set -l experiment '__fish_seen_subcommand_from experiment'
+complete -c speedbump -n $experiment -l progress -x -d 'what throughput means' \
+    -a 'native: python: latency: usdt: syscall: command: file: http:'
+complete -c speedbump -n $experiment -l doses -x -d 'delays to try'
+complete -c speedbump -n $experiment -l blocks -x -d 'end after so many blocks'
+complete -c speedbump -n $experiment -l precision -x -d 'end when it is known so well'
+complete -c speedbump -n $experiment -l time -x -d 'end after this time'
+complete -c speedbump -n $experiment -l seed -x -d 'of the random order'
+complete -c speedbump -n $experiment -l positive -x -d 'a function known to be serial'
+complete -c speedbump -n $experiment -l bisect -d 'down to single functions'
+complete -c speedbump -n $experiment -l max-slowdown -x -d 'give delays up that slow more'
+complete -c speedbump -n $experiment -l max-cpu -x -d 'give delays up that take more CPUs'
+complete -c speedbump -n $experiment -l slice -x -d 'time of one arm of a block'
+complete -c speedbump -n $experiment -l settle -x -d 'time left out after each change'
+complete -c speedbump -n $experiment -l no-off -d 'never take the probes out'
+complete -c speedbump -n $experiment -l no-children -d 'leave the descendants alone'

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "experiment/progress_spec.h"
 
+#include <cctype>
+
 #include "targets/parser.h"
 
 namespace speedbump::experiment {
@@ -64,6 +66,8 @@ Result<ProgressSpec> parse_progress(const std::string& text) {
             if (is_cut || parts[part]->empty()) return wrong(text, form.usage);
             rest = end == std::string::npos ? "" : rest.substr(end + 1);
         }
+        if (form.kind == Kind::kHttp && !spec.first.starts_with("http"))
+            return wrong(text, form.usage);
         return spec;
     }
     std::string all;

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: MIT
+"""speedbump experiment on services whose answer is known (tests/programs/known_service)."""
+
+import contextlib
+import html.parser
+import json
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+from harness import (
+    PROGRAMS, SPEEDBUMP, Run, _leftovers, expect_restored, main, need, repeat, scratch, targets_file,
+)
+
+PROGRESS = "native:exe:unit_done"
+
+
+def start(kind: str, *times: str) -> subprocess.Popen:
+    service = subprocess.Popen(
+        [str(PROGRAMS / "known_service"), kind, *times], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True,
+    )
+    _leftovers.append(service.kill)
+    assert service.stdout.readline() == "ready\n"
+    return service
+
+
+class Experiment(Run):
+    """An experiment to its end, with its document and HTML report."""
+
+    def __init__(self, pid: int, targets: str, *arguments: str, progress: str = PROGRESS,
+                 **options):
+        folder = scratch()
+        self.json_path, self.html_path = folder / "result.json", folder / "report.html"
+        super().__init__(
+            "experiment", "--pid", str(pid), "--progress", progress, "--seed=7",
+            f"--output={self.json_path}", f"--html={self.html_path}", *arguments,
+            targets_file(targets), **options,
+        )
+
+    @property
+    def document(self) -> dict:
+        return json.loads(self.json_path.read_text())
+
+    def target(self, name: str) -> dict:
+        found = [one for one in self.document["results"]["progress"][0]["targets"]
+                 if one["name"] == name]
+        assert found, f"{name} is not in {self}"
+        return found[0]
+
+    def k(self, name: str) -> float:
+        return self.target(name)["criticality"]["value"]
+
+
+def expect_k(experiment: Experiment, name: str, low: float, high: float) -> None:
+    k = experiment.k(name)
+    assert low <= k <= high, f"{name} has criticality {k:.3f}, not {low} to {high}: {experiment}"
+
+
+def test_serial_functions_have_criticality_1() -> None:
+    service = start("serial")
+
+    def measure() -> None:
+        done = Experiment(service.pid, "+exe:work_a\n+exe:work_b\n", "--doses=50us,100us,200us",
+                          "--blocks=6")
+        assert done.status == 0, done
+        for name in ("+exe:work_a", "+exe:work_b"):
+            expect_k(done, name, 0.85, 1.15)
+            assert done.target(name)["verdict"] == "matters", done
+        sham = done.document["results"]["progress"][0]["sham"]
+        assert abs(sham["value"]) < 0.2, sham
+        report = Run("report", str(done.json_path), "--json")
+        assert json.loads(report.out)["results"] == done.document["results"]
+
+    repeat(3, measure)
+    expect_restored(service.pid)
+
+
+def test_slack_hides_until_it_is_used_up() -> None:
+    service = start("slack")
+
+    def measure() -> None:
+        done = Experiment(service.pid, "+exe:work_short\n",
+                          "--doses=200us,400us,600us,800us,1ms", "--max-slowdown=200%",
+                          "--blocks=10")
+        assert done.status == 0, done
+        found = done.target("+exe:work_short")
+        assert found["shape"] == "hinge", done
+        assert 300_000 < found["slack_ns"]["value"] < 500_000, found
+        assert found["verdict"] == "hidden" and found["gain_ns_per_us"] is None, found
+        expect_k(done, "+exe:work_short", 0.7, 1.3)
+
+    repeat(3, measure)
+
+
+def test_what_nobody_waits_for_does_not_matter() -> None:
+    service = start("apart")
+
+    def measure() -> None:
+        done = Experiment(service.pid, "+exe:work_on\n+exe:work_off\n",
+                          "--doses=100us,200us", "--blocks=6")
+        assert done.status == 0, done
+        expect_k(done, "+exe:work_on", 0.8, 1.2)
+        expect_k(done, "+exe:work_off", -0.1, 0.1)
+
+    repeat(3, measure)
+
+
+def test_bottleneck_of_a_pipeline_moves() -> None:
+    for slow, fast in (("second", "first"), ("first", "second")):
+        service = start("pipeline", f"{slow}=600", f"{fast}=300")
+
+        def measure() -> None:
+            done = Experiment(service.pid, "+exe:work_first\n+exe:work_second\n",
+                              "--doses=50us,100us,150us", "--blocks=6")
+            assert done.status == 0, done
+            expect_k(done, f"+exe:work_{slow}", 0.8, 1.2)
+            expect_k(done, f"+exe:work_{fast}", -0.15, 0.15)
+
+        repeat(3, measure)
+        service.kill()
+
+
+def test_a_failed_control_makes_the_result_invalid() -> None:
+    service = start("apart")
+    done = Experiment(service.pid, "+exe:work_on\n", "--positive=+exe:work_off",
+                      "--doses=100us", "--blocks=6")
+    assert done.status == 1, done
+    assert not done.document["results"]["valid"], done
+    assert "INVALID: the positive control +exe:work_off" in done.out, done
+
+
+def test_dose_above_the_guard_is_given_up() -> None:
+    service = start("serial")
+    done = Experiment(service.pid, "+exe:work_a\n", "--doses=40us,20ms", "--max-slowdown=100%",
+                      "--blocks=4")
+    assert done.document["targets"][0]["doses_ns"] == [40_000], done
+    assert "given up" in done.err, done
+    assert all(one["length_ns"] < 2e9 for block in done.document["blocks"]
+               for one in block["slices"])
+    expect_restored(service.pid)
+
+
+def test_progress_that_never_ticks_is_told() -> None:
+    service = start("serial")
+    done = Experiment(service.pid, "+exe:work_a\n", progress="native:exe:work_off")
+    assert done.status == 1 and "did not tick within 5 s" in done.err, done
+    done = Experiment(service.pid, "+exe:work_a\n", progress="native:exe:no_such_function")
+    assert done.status == 1 and "is nowhere in the processes" in done.err, done
+    expect_restored(service.pid)
+
+
+def test_progress_that_goes_backwards_or_stops_ends_it() -> None:
+    service = start("serial")
+    folder = scratch()
+    count = folder / "count"
+    count.write_text("0")
+    command = f"command:n=$(($(cat {count}) + 1000)); echo $n | tee {count}"
+    goes_on = threading.Event()
+
+    def turn_back() -> None:
+        while not goes_on.wait(1.0):
+            count.write_text("0")
+
+    thread = threading.Thread(target=turn_back)
+    thread.start()
+    try:
+        done = Experiment(service.pid, "+exe:work_a\n", "--doses=50us", "--time=30s",
+                          progress=command)
+    finally:
+        goes_on.set()
+        thread.join()
+    assert done.status == 1 and "backwards" in done.err, done
+    expect_restored(service.pid)
+
+
+def test_service_that_ends_gives_what_was_measured() -> None:
+    service = start("serial")
+    timer = threading.Timer(6, service.kill)
+    timer.start()
+    done = Experiment(service.pid, "+exe:work_a\n", "--doses=50us", "--time=30s")
+    timer.join()
+    assert done.status == 1 and "the processes ended" in done.err, done
+    assert done.document["blocks"] and not done.document["complete"], done
+
+
+def test_interrupt_and_kill_leave_the_service_as_it_was() -> None:
+    service = start("serial")
+    for how in (signal.SIGINT, signal.SIGKILL):
+        experiment = subprocess.Popen(
+            [SPEEDBUMP, "experiment", "--pid", str(service.pid), "--progress", PROGRESS,
+             "--doses=100us", targets_file("+exe:work_a\n")],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        time.sleep(3)
+        experiment.send_signal(how)
+        out, err = experiment.communicate(timeout=20)
+        if how == signal.SIGINT:
+            assert "ended by: interrupted" in out, out + err
+        expect_restored(service.pid)
+
+
+def test_bad_files_are_refused_before_anything_is_touched() -> None:
+    service = start("serial")
+    done = Run("experiment", "--pid", str(service.pid), "--progress", PROGRESS,
+               "--output=/nowhere/result.json", targets_file("+exe:work_a\n"))
+    assert done.status == 1 and "/nowhere/result.json" in done.err, done
+    good = Experiment(service.pid, "+exe:work_a\n", "--doses=50us", "--blocks=2")
+    cut = scratch() / "cut.json"
+    text = good.json_path.read_text()
+    for length in (0, 10, len(text) // 2, len(text) - 20):
+        cut.write_text(text[:length])
+        report = Run("report", str(cut))
+        assert report.status == 1 and "no experiment" in report.err, report
+
+
+def test_two_experiments_are_compared_and_merged() -> None:
+    service = start("serial")
+    one, two = (
+        Experiment(service.pid, "+exe:work_a\n", "--doses=50us,100us", "--blocks=4")
+        for _ in range(2)
+    )
+    compared = Run("compare", str(one.json_path), str(two.json_path), "--json")
+    assert compared.status == 0, compared
+    target = json.loads(compared.out)["targets"][0]
+    assert target["name"] == "+exe:work_a" and not target["differs"], target
+    merged = Run("report", str(one.json_path), str(two.json_path), "--json")
+    assert len(json.loads(merged.out)["blocks"]) == 8, merged
+
+
+class _Cells(html.parser.HTMLParser):
+    """The text of the table cells of a page."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.cells: list[str] = []
+        self.canvases = 0
+        self._in_cell = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes) -> None:
+        self._in_cell = tag == "td"
+        if tag == "td":
+            self.cells.append("")
+        self.canvases += tag == "canvas"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_cell = self._in_cell and tag != "td"
+
+    def handle_data(self, data: str) -> None:
+        if self._in_cell:
+            self.cells[-1] += data
+
+
+class _Proxy:
+    """Where a browser must send its requests: notes them and answers none."""
+
+    def __init__(self):
+        self.requests: list[str] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._listen, daemon=True).start()
+        _leftovers.append(self._listener.close)
+
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                with connection:
+                    self.requests.append(connection.recv(200).decode(errors="replace"))
+
+
+def browse(chromium: str, url: str) -> tuple[str, list[str]]:
+    """The page as it stands after its scripts have run, and what it asked the network for."""
+    proxy = _Proxy()
+    browser = subprocess.run(
+        [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={scratch()}",
+         "--disable-background-networking", "--disable-component-update", "--disable-sync",
+         "--no-first-run", "--virtual-time-budget=5000",
+         f"--proxy-server=http://127.0.0.1:{proxy.port}", "--dump-dom", url],
+        capture_output=True, text=True, timeout=120,
+    )
+    # What the browser asks for by itself is not the page's doing.
+    own = ("google", "gvt1", "chromium")
+    asked = [one for one in proxy.requests if not any(word in one.lower() for word in own)]
+    return browser.stdout, asked
+
+
+def test_html_report_draws_its_plots_and_asks_for_nothing() -> None:
+    chromium = need("chromium")
+    service = start("serial")
+    # A name that would end the script element if it were written as it is.
+    done = Experiment(service.pid, '+exe:work_a\n+exe:work_b\n+exe:"</script><b>"\n',
+                      "--doses=50us,100us", "--blocks=4")
+    dom, asked = browse(chromium, f"file://{done.html_path}")
+    assert 'data-drawn="yes"' in dom, dom[-2000:]
+    assert asked == [], asked
+    page = _Cells(dom)
+    targets = [one for one in done.document["results"]["progress"][0]["targets"]
+               if one["blocks"] > 0]
+    assert len(targets) == 2 and page.canvases == 1 + len(targets), page.canvases
+    assert '+exe:"</script><b>"' in page.cells, page.cells
+    for target in targets:
+        assert f"{target['criticality']['value']:.3f}" in page.cells, page.cells
+        low, high = target["criticality"]["low"], target["criticality"]["high"]
+        assert f"{low:.3f} to {high:.3f}" in page.cells, page.cells
+    # The proxy would have seen a request.
+    beacon = scratch() / "beacon.html"
+    beacon.write_text('<img src="http://example.org/x.png">')
+    assert browse(chromium, f"file://{beacon}")[1], "the proxy sees nothing at all"
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError):
+        main(globals())

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: MIT
+#include "experiment/document.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+
+#include "experiment/analysis.h"
+#include "experiment/plan.h"
+#include "experiment/progress_spec.h"
+#include "report/experiment.h"
+
+using namespace speedbump::experiment;
+using speedbump::ErrorKind;
+
+namespace {
+
+// An experiment on a service that takes 100 us a unit, in which target t has the criticality k[t].
+Document measured(const std::vector<double>& k, size_t blocks = 10, double noise = 0.5,
+                  uint64_t seed = 1) {
+    Document document;
+    document.version = "0.1.0";
+    document.host = "alpha";
+    document.seed = seed;
+    document.settings = {nanoseconds(200'000'000), nanoseconds(50'000'000), 0.05, 0.5, 1};
+    document.progress = {"native:exe:unit"};
+    for (size_t target = 0; target < k.size(); ++target) {
+        document.targets.push_back({"+exe:f" + std::to_string(target),
+                                    Role::kTarget,
+                                    {"f"},
+                                    1,
+                                    {nanoseconds(5000), nanoseconds(10000)},
+                                    {}});
+    }
+    std::mt19937_64 random(seed);
+    std::normal_distribution<double> normal;
+    std::vector<size_t> targets;
+    for (size_t target = 0; target < k.size(); ++target) targets.push_back(target);
+    int64_t start = 0;
+    for (size_t block = 0; block < blocks; ++block) {
+        document.blocks.emplace_back();
+        for (const Arm& arm : arms_of_block(document, targets, true, block)) {
+            Slice slice;
+            slice.arm = arm;
+            slice.start = nanoseconds(start);
+            slice.length = nanoseconds(200'000'000);
+            double period = 100'000 + 1000 * noise * normal(random);
+            if (arm.kind == ArmKind::kOff) period -= 2000;
+            if (arm.kind == ArmKind::kDose)
+                period += k[arm.target] * static_cast<double>(arm.delay.count());
+            const auto units = static_cast<uint64_t>(200e6 / period);
+            slice.progress = {units};
+            slice.progress_time = {
+                nanoseconds(static_cast<int64_t>(period * static_cast<double>(units)))};
+            slice.latency.resize(1);
+            if (arm.kind != ArmKind::kOff) slice.calls.assign(k.size(), units);
+            if (arm.kind == ArmKind::kDose)
+                slice.injected = arm.delay * static_cast<int64_t>(units);
+            start += 250'000'000;
+            document.blocks.back().slices.push_back(std::move(slice));
+        }
+    }
+    document.stopped = "blocks";
+    document.complete = true;
+    return document;
+}
+
+} // namespace
+
+TEST(Analysis, RanksWhatMatters) {
+    const Document document = measured({0.0, 1.0, 0.4});
+    const Results results = analyse(document);
+    EXPECT_TRUE(results.valid);
+    const auto& targets = results.progress.at(0).targets;
+    EXPECT_EQ(targets[0].target, 1u);
+    EXPECT_EQ(targets[1].target, 2u);
+    EXPECT_EQ(targets[2].target, 0u);
+    EXPECT_NEAR(targets[0].shape.slope.value, 1, 0.06);
+    EXPECT_NEAR(targets[1].shape.slope.value, 0.4, 0.06);
+    EXPECT_EQ(targets[0].verdict, Verdict::kMatters);
+    EXPECT_EQ(targets[2].verdict, Verdict::kHidden);
+    ASSERT_TRUE(targets[0].gain);
+    EXPECT_NEAR(targets[0].gain->value, 1000, 60); // 1 us less per call, one call a unit
+    EXPECT_FALSE(targets[2].gain);
+    ASSERT_TRUE(results.progress[0].looking);
+    EXPECT_NEAR(results.progress[0].looking->value, 2000, 700);
+    EXPECT_EQ(targets[0].points.size(), 3u);
+}
+
+TEST(Analysis, AShamThatMattersMakesItInvalid) {
+    Document document = measured({1.0});
+    for (Block& block : document.blocks)
+        for (Slice& slice : block.slices)
+            if (slice.arm.kind == ArmKind::kSham) slice.progress_time[0] *= 2;
+    const Results results = analyse(document);
+    EXPECT_FALSE(results.valid);
+    ASSERT_EQ(results.invalid_because.size(), 1u);
+    EXPECT_NE(results.invalid_because[0].find("sham"), std::string::npos);
+}
+
+TEST(Analysis, APositiveControlMustBeNearOne) {
+    Document document = measured({1.0, 0.5});
+    document.targets[0].role = Role::kPositive;
+    EXPECT_TRUE(analyse(document).valid);
+    EXPECT_EQ(analyse(document).progress[0].targets.back().target, 0u); // controls come last
+    document.targets[1].role = Role::kPositive;
+    EXPECT_FALSE(analyse(document).valid);
+}
+
+TEST(Analysis, NothingMeasuredIsNoResult) {
+    Document document = measured({1.0}, 0);
+    const Results results = analyse(document);
+    EXPECT_FALSE(results.valid);
+    EXPECT_EQ(results.progress[0].targets[0].verdict, Verdict::kUnknown);
+    const std::string table = speedbump::report::experiment_table(document, results, {});
+    EXPECT_NE(table.find("INVALID"), std::string::npos);
+}
+
+TEST(Analysis, PrecisionEndsAnExperiment) {
+    EXPECT_TRUE(is_precise(measured({1.0, 0.0}, 40, 0.2), 0.05));
+    EXPECT_FALSE(is_precise(measured({1.0, 0.0}, 4, 3), 0.05));
+}
+
+TEST(Analysis, ComparesTwo) {
+    const auto same = compare(measured({1.0, 0.3}, 12, 0.5, 1), measured({1.0, 0.3}, 12, 0.5, 2));
+    ASSERT_TRUE(same);
+    for (const ComparedTarget& target : same->targets) EXPECT_GT(target.p, 0.05);
+    const auto other = compare(measured({1.0, 0.3}, 12, 0.5, 1), measured({1.0, 0.8}, 12, 0.5, 2));
+    ASSERT_TRUE(other);
+    for (const ComparedTarget& target : other->targets)
+        EXPECT_EQ(target.p < 0.05, target.name == "+exe:f1") << target.name;
+    Document foreign = measured({1.0});
+    foreign.progress = {"syscall:write"};
+    EXPECT_EQ(compare(measured({1.0}), foreign).error().kind, ErrorKind::kInvalid);
+}
+
+TEST(Document, SurvivesJson) {
+    Document document = measured({1.0, 0.0}, 3);
+    document.blocks[0].slices[0].latency[0] =
+        Latency{nanoseconds(1), nanoseconds(2), nanoseconds(3)};
+    document.warnings = {"odd \xff bytes"};
+    document.targets[1].notes = {"a note"};
+    const std::string text = to_json(document);
+    const auto read = from_json(text, "x.json");
+    ASSERT_TRUE(read) << read.error().message;
+    EXPECT_EQ(to_json(*read), text);
+    EXPECT_EQ(read->blocks[0].slices[0].latency[0]->p99, nanoseconds(3));
+}
+
+TEST(Document, RefusesWhatIsDamaged) {
+    const std::string text = to_json(measured({1.0}, 2));
+    for (size_t length = 0; length < text.size(); length += 97)
+        EXPECT_EQ(from_json(text.substr(0, length), "x").error().kind, ErrorKind::kInvalid);
+    const auto damage = [&](auto change) {
+        auto json = nlohmann::json::parse(text);
+        change(json);
+        return from_json(json.dump(), "x");
+    };
+    EXPECT_TRUE(damage([](auto&) {}));
+    EXPECT_FALSE(damage([](auto& json) { json["schema"] = "speedbump/experiment/2"; }));
+    EXPECT_FALSE(damage([](auto& json) { json["blocks"][0]["slices"][0]["arm"] = "other"; }));
+    EXPECT_FALSE(damage([](auto& json) { json["blocks"][0]["slices"][0]["progress"] = {1, 2}; }));
+    EXPECT_FALSE(damage([](auto& json) { json["targets"] = nlohmann::json::array(); }));
+    EXPECT_FALSE(damage([](auto& json) { json["seed"] = "seven"; }));
+}
+
+TEST(Document, MergesHosts) {
+    Document other = measured({1.0}, 5, 0.5, 2);
+    other.host = "beta";
+    for (Block& block : other.blocks) // a host of half the speed
+        for (Slice& slice : block.slices) slice.progress_time[0] += slice.length;
+    const auto merged = merge({measured({1.0}, 5), other});
+    ASSERT_TRUE(merged);
+    EXPECT_EQ(merged->blocks.size(), 10u);
+    EXPECT_EQ(merged->host, "alpha, beta");
+    EXPECT_FALSE(merge({measured({1.0}), measured({1.0, 0.5})}));
+}
+
+TEST(Plan, EachBlockHasAnOrderOfItsOwnThatTheSeedGives) {
+    const Document document = measured({1.0, 0.0}, 0);
+    const auto order = [&](size_t block) {
+        std::vector<std::pair<int, int64_t>> names;
+        for (const Arm& arm : arms_of_block(document, {0, 1}, true, block))
+            names.emplace_back(static_cast<int>(arm.kind) * 10 + static_cast<int>(arm.target),
+                               arm.delay.count());
+        return names;
+    };
+    EXPECT_EQ(order(3), order(3));
+    std::set<std::vector<std::pair<int, int64_t>>> orders;
+    for (size_t block = 0; block < 20; ++block) orders.insert(order(block));
+    EXPECT_GT(orders.size(), 15u);
+    EXPECT_EQ(order(0).size(), 7u); // off, probe, sham, two doses of two targets
+}
+
+TEST(Plan, DosesAreEvenAndShort) {
+    const std::vector<nanoseconds> expected = {nanoseconds(31000), nanoseconds(62000),
+                                               nanoseconds(92000), nanoseconds(120000)};
+    EXPECT_EQ(doses_up_to(nanoseconds(123456)), expected);
+    EXPECT_EQ(doses_up_to(nanoseconds(1)).size(), 1u);
+}
+
+TEST(Progress, SpecsAreParsed) {
+    const auto native = parse_progress("native:exe:ns::f(int)");
+    ASSERT_TRUE(native);
+    EXPECT_EQ(native->first, "exe");
+    EXPECT_EQ(native->second, "ns::f(int)");
+    const auto usdt = parse_progress("usdt:/bin/x:provider:name");
+    ASSERT_TRUE(usdt);
+    EXPECT_EQ(usdt->third, "name");
+    const auto http = parse_progress("http://127.0.0.1:80/m:x");
+    EXPECT_FALSE(http); // the kind is missing: "//127..." is no URL
+    const auto page = parse_progress("http:http://127.0.0.1:8080/m:total:([0-9]+)");
+    ASSERT_TRUE(page);
+    EXPECT_EQ(page->first, "http://127.0.0.1:8080/m");
+    EXPECT_EQ(page->second, "total:([0-9]+)");
+    const auto plain = parse_progress("http:http://host/m:x");
+    ASSERT_TRUE(plain);
+    EXPECT_EQ(plain->first, "http://host/m");
+    EXPECT_EQ(parse_progress("command:echo 1: 2")->first, "echo 1: 2");
+    for (const char* wrong : {"", "native", "native:", "native:x", "usdt:a:b", "other:x", "file:x"})
+        EXPECT_EQ(parse_progress(wrong).error().kind, ErrorKind::kUsage) << wrong;
+}
+
+TEST(Progress, LatencyBucketsAreContiguous) {
+    uint64_t last = 0;
+    for (uint32_t bucket = 1; bucket < 976; ++bucket) {
+        const uint64_t value = latency_of_bucket(bucket);
+        EXPECT_GT(value, last);
+        if (last > 16) {
+            EXPECT_LT(static_cast<double>(value) / static_cast<double>(last), 1.1);
+        }
+        last = value;
+    }
+}
