@@ -197,7 +197,7 @@ TEST(Plan, EachBlockHasAnOrderOfItsOwnThatTheSeedGives) {
 
 TEST(Plan, DosesAreEvenAndShort) {
     const std::vector<nanoseconds> expected = {nanoseconds(31000), nanoseconds(62000),
-                                               nanoseconds(92000), nanoseconds(120000)};
+                                               nanoseconds(93000), nanoseconds(120000)};
     EXPECT_EQ(doses_up_to(nanoseconds(123456)), expected);
     EXPECT_EQ(doses_up_to(nanoseconds(1)).size(), 1u);
 }
