@@ -10,7 +10,8 @@ namespace speedbump::experiment {
 namespace {
 
 constexpr double kNsPerUs = 1000;
-// A positive control's criticality must be as near to 1 as this, or its interval cover 1.
+// A positive control's criticality must differ from 0, and be as near to 1 as this or its 99 %
+// interval cover 1.
 constexpr double kPositiveTolerance = 0.15;
 constexpr double kSignificant = 0.05;
 
@@ -281,8 +282,8 @@ void check_controls(Results& results, const Document& document) {
         for (const TargetResult& target : progress.targets) {
             if (document.targets[target.target].role != Role::kPositive) continue;
             const Estimate& k = target.shape.slope;
-            const bool near = std::abs(k.value - 1) <= kPositiveTolerance;
-            if (target.blocks == 0 || (!near && !k.wide.contains(1)))
+            const bool near = std::abs(k.value - 1) <= kPositiveTolerance || k.wide.contains(1);
+            if (target.blocks == 0 || k.interval.contains(0) || !near)
                 results.invalid_because.push_back(
                     "the positive control " + document.targets[target.target].name +
                     " does not show a criticality near 1 for " + name);
