@@ -26,6 +26,12 @@ static LIST_HEAD(sb_dead_probes);
 static unsigned int sb_dead_count;
 static DEFINE_SPINLOCK(sb_reclaim_lock);
 
+struct sb_call {
+	struct work_struct work;
+	void (*function)(void *argument);
+	void *argument;
+};
+
 static void sb_reclaim(struct work_struct *work);
 static void sb_renew_all(struct work_struct *work);
 static DECLARE_WORK(sb_reclaim_work, sb_reclaim);
@@ -61,6 +67,32 @@ void sb_target_put(struct sb_target *target)
 }
 
 /* Probes */
+
+static void sb_run_call(struct work_struct *work)
+{
+	struct sb_call *call = container_of(work, struct sb_call, work);
+
+	call->function(call->argument);
+}
+
+/*
+ * Runs the function in a kernel thread and waits for it. A task that is being killed gets -EINTR
+ * from get_user_pages_remote() when it sets breakpoints or takes them out, upon which uprobes leave
+ * them in the program for good.
+ */
+static void sb_in_worker(void (*function)(void *argument), void *argument)
+{
+	struct sb_call call = { .function = function, .argument = argument };
+
+	if (current->flags & PF_KTHREAD) {
+		function(argument);
+		return;
+	}
+	INIT_WORK_ONSTACK(&call.work, sb_run_call);
+	queue_work(system_unbound_wq, &call.work);
+	flush_work(&call.work);
+	destroy_work_on_stack(&call.work);
+}
 
 static bool sb_filter(SB_FILTER_ARGS)
 {
@@ -103,7 +135,7 @@ static struct sb_probe *sb_set_probe(struct sb_target *target, struct inode *ino
 				     int (*handler)(SB_HANDLER_ARGS))
 {
 	struct sb_probe *probe = kzalloc(sizeof(*probe), GFP_KERNEL);
-	struct sb_tree *tree = rcu_dereference_protected(target->tree, lockdep_is_held(&sb_lock));
+	struct sb_tree *tree = rcu_dereference_protected(target->tree, true);
 	int ret;
 
 	if (!probe)
@@ -203,6 +235,31 @@ static int sb_renew(struct sb_target *target)
 		sb_clear_probe(probe);
 	}
 	return 0;
+}
+
+/* For sb_in_worker(): one target's probes. */
+struct sb_one {
+	struct sb_target *target;
+	int ret;
+};
+
+static void sb_set_one(void *argument)
+{
+	struct sb_one *one = argument;
+
+	one->ret = sb_set_probes(one->target);
+}
+
+static void sb_clear_one(void *argument)
+{
+	sb_clear_probes(argument);
+}
+
+static void sb_renew_one(void *argument)
+{
+	struct sb_one *one = argument;
+
+	one->ret = sb_renew(one->target);
 }
 
 static void sb_renew_all(struct work_struct *work)
@@ -327,13 +384,18 @@ static void sb_follow(struct sb_target *target)
 	}
 }
 
-static void sb_follow_all(void)
+static void sb_follow_each(void *argument)
 {
 	struct sb_target *target;
 
-	mutex_lock(&sb_lock);
 	list_for_each_entry(target, &sb_targets, node)
 		sb_follow(target);
+}
+
+static void sb_follow_all(void)
+{
+	mutex_lock(&sb_lock);
+	sb_in_worker(sb_follow_each, NULL);
 	mutex_unlock(&sb_lock);
 }
 
@@ -374,7 +436,8 @@ static void sb_discard(struct sb_target *target)
 	int i;
 
 	WRITE_ONCE(target->removed, true);
-	sb_clear_probes(target);
+	if (target->files[0].probe)
+		sb_in_worker(sb_clear_one, target);
 	if (tree) {
 		rcu_assign_pointer(target->tree, NULL);
 		sb_tree_put(tree);
@@ -422,9 +485,11 @@ static int sb_add_locked(struct sb_target *target, const struct sb_command *comm
 		rcu_assign_pointer(target->tree, tree);
 	}
 	if (sb_enabled()) {
-		ret = sb_set_probes(target);
-		if (ret)
-			return ret;
+		struct sb_one one = { .target = target };
+
+		sb_in_worker(sb_set_one, &one);
+		if (one.ret)
+			return one.ret;
 	}
 	list_add_tail(&target->node, &sb_targets);
 	hash_add(sb_names, &target->by_name, sb_name_hash(target->name));
@@ -481,6 +546,15 @@ static int sb_remove(const struct sb_command *command)
 	return target ? 0 : -ENOENT;
 }
 
+static void sb_clear_removed(void *argument)
+{
+	struct sb_target *target;
+
+	list_for_each_entry(target, &sb_targets, node)
+		if (target->removed)
+			sb_clear_probes(target);
+}
+
 /* All targets, or those of one owner. */
 static void sb_remove_many(bool all, const void *owner)
 {
@@ -491,6 +565,7 @@ static void sb_remove_many(bool all, const void *owner)
 	list_for_each_entry(target, &sb_targets, node)
 		if (all || target->owner == owner)
 			WRITE_ONCE(target->removed, true);
+	sb_in_worker(sb_clear_removed, NULL);
 	list_for_each_entry_safe(target, next, &sb_targets, node)
 		if (target->removed)
 			sb_remove_locked(target);
@@ -502,16 +577,16 @@ static int sb_update_filter(struct sb_target *target, pid_t pid)
 {
 	struct sb_tree *old = rcu_dereference_protected(target->tree, lockdep_is_held(&sb_lock));
 	struct sb_tree *tree = sb_tree_get(pid);
-	int ret;
+	struct sb_one one = { .target = target };
 
 	if (IS_ERR(tree))
 		return PTR_ERR(tree);
 	rcu_assign_pointer(target->tree, tree);
-	ret = sb_renew(target);
-	if (ret) {
+	sb_in_worker(sb_renew_one, &one);
+	if (one.ret) {
 		rcu_assign_pointer(target->tree, old);
 		sb_tree_put(tree);
-		return ret;
+		return one.ret;
 	}
 	sb_tree_put(old);
 	return 0;
@@ -567,34 +642,31 @@ void sb_target_remove_owned(const void *owner)
 	sb_remove_many(false, owner);
 }
 
-static void sb_disable_locked(void)
+static void sb_disable(void *argument)
 {
 	struct sb_target *target;
 
-	if (sb_enabled())
-		WRITE_ONCE(sb_epoch, sb_epoch + 1);
 	list_for_each_entry(target, &sb_targets, node)
 		sb_clear_probes(target);
 }
 
-static int sb_enable_locked(void)
+static void sb_enable(void *argument)
 {
 	struct sb_target *target;
-	int ret;
+	int *ret = argument;
 
 	if (sb_enabled())
-		return 0;
+		return;
 	list_for_each_entry(target, &sb_targets, node) {
 		sb_follow(target);
-		ret = sb_set_probes(target);
-		if (ret) {
-			sb_disable_locked();
-			return ret;
+		*ret = sb_set_probes(target);
+		if (*ret) {
+			sb_disable(NULL);
+			return;
 		}
 	}
 	/* all at once, when all are in place */
 	WRITE_ONCE(sb_epoch, sb_epoch + 1);
-	return 0;
 }
 
 int sb_target_enable(bool on)
@@ -603,10 +675,10 @@ int sb_target_enable(bool on)
 
 	if (mutex_lock_killable(&sb_lock))
 		return -EINTR;
-	if (on)
-		ret = sb_enable_locked();
-	else
-		sb_disable_locked();
+	/* first no more delays, so that taking the probes out waits for none */
+	if (!on && sb_enabled())
+		WRITE_ONCE(sb_epoch, sb_epoch + 1);
+	sb_in_worker(on ? sb_enable : sb_disable, &ret);
 	mutex_unlock(&sb_lock);
 	sb_wait_for_reclaim();
 	return ret;

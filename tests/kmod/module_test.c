@@ -1446,6 +1446,30 @@ static void unload_under_load(void) {
     CHECK(load_module("") == 0);
 }
 
+static void add_and_remove_forever(void) {
+    for (;;) {
+        command("+" WORK " 0");
+        command("-" WORK);
+    }
+}
+
+/* A kernel function that sets and takes out breakpoints gives up for a task that is being killed. */
+static void killed_writers_leave_nothing(void) {
+    unsigned random = 4, rounds = count_of(2000, 150);
+    CHECK(enable(true) == 0);
+    for (unsigned i = 0; i < rounds; i++) {
+        pid_t pid = spawn(add_and_remove_forever);
+        struct timespec pause = {0, 1000000 + rand_r(&random) % 4000000};
+        nanosleep(&pause, NULL);
+        finish(pid);
+        int error = command("-" WORK);
+        CHECK(error == 0 || error == ENOENT, "%d", error);
+        if (work_byte() == untouched_byte) continue;
+        CHECK(false, "a breakpoint is left after %u writers", i);
+        break;
+    }
+}
+
 static void churn_under_load(void) {
     pid_t children[4];
     for (int i = 0; i < 4; i++) children[i] = spawn(call_forever);
@@ -1796,6 +1820,7 @@ static const struct {
     TEST(unmounting),
     TEST(overlay),
     TEST(unload_under_load),
+    TEST(killed_writers_leave_nothing),
     TEST(churn_under_load),
     TEST(bad_input_leaks_nothing),
     TEST(use_leaks_nothing),
