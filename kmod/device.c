@@ -6,10 +6,13 @@
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 
+#include "device_abi.h"
 #include "speed_bump.h"
 
+/* private_data: the file itself once it holds the module on */
 static int sb_device_open(struct inode *inode, struct file *file)
 {
+	file->private_data = NULL;
 	return capable(CAP_SYS_ADMIN) ? stream_open(inode, file) : -EPERM;
 }
 
@@ -30,9 +33,14 @@ static ssize_t sb_device_write(struct file *file, const char __user *buffer, siz
 	return ret ? ret : count;
 }
 
+static long sb_device_ioctl(struct file *file, unsigned int command, unsigned long argument)
+{
+	return command == SB_DEVICE_HOLD ? sb_target_hold(file, &file->private_data) : -ENOTTY;
+}
+
 static int sb_device_release(struct inode *inode, struct file *file)
 {
-	sb_target_remove_owned(file);
+	sb_target_release(file, file->private_data);
 	return 0;
 }
 
@@ -40,6 +48,8 @@ static const struct file_operations sb_device_operations = {
 	.owner = THIS_MODULE,
 	.open = sb_device_open,
 	.write = sb_device_write,
+	.unlocked_ioctl = sb_device_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
 	.release = sb_device_release,
 	.llseek = noop_llseek,
 };

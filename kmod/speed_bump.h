@@ -116,7 +116,10 @@ void sb_target_exit(void);
 /* Runs one command; owner as in struct sb_target. 0 or a negative errno. */
 int sb_target_command(const char *text, size_t length, const void *owner);
 int sb_target_enable(bool on);
-void sb_target_remove_owned(const void *owner);
+/* Removes the owner's targets, and ends its hold. */
+void sb_target_release(const void *owner, bool holds);
+/* SB_DEVICE_HOLD; *holds becomes the owner. 0 or a negative errno. */
+int sb_target_hold(void *owner, void **holds);
 /* The sum over all CPUs. */
 void sb_counts_sum(const struct sb_counts __percpu *counts, struct sb_counts *sum);
 u64 sb_target_delay(const struct sb_target *target);

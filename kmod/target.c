@@ -19,6 +19,9 @@ LIST_HEAD(sb_targets);
 unsigned int sb_target_count;
 
 static DEFINE_HASHTABLE(sb_names, 10);
+/* devices that hold the module on, and whether only they do; by sb_lock */
+static unsigned int sb_holders;
+static bool sb_held;
 /* targets on an overlay whose file is still the lower one, as far as is known */
 static atomic_t sb_lower_targets = ATOMIC_INIT(0);
 
@@ -637,11 +640,6 @@ int sb_target_command(const char *text, size_t length, const void *owner)
 	return ret;
 }
 
-void sb_target_remove_owned(const void *owner)
-{
-	sb_remove_many(false, owner);
-}
-
 static void sb_disable(void *argument)
 {
 	struct sb_target *target;
@@ -669,19 +667,67 @@ static void sb_enable(void *argument)
 	WRITE_ONCE(sb_epoch, sb_epoch + 1);
 }
 
-int sb_target_enable(bool on)
+static int sb_enable_locked(bool on)
 {
 	int ret = 0;
 
-	if (mutex_lock_killable(&sb_lock))
-		return -EINTR;
 	/* first no more delays, so that taking the probes out waits for none */
 	if (!on && sb_enabled())
 		WRITE_ONCE(sb_epoch, sb_epoch + 1);
 	sb_in_worker(on ? sb_enable : sb_disable, &ret);
+	return ret;
+}
+
+int sb_target_enable(bool on)
+{
+	int ret;
+
+	if (mutex_lock_killable(&sb_lock))
+		return -EINTR;
+	sb_held = false;
+	ret = sb_enable_locked(on);
 	mutex_unlock(&sb_lock);
 	sb_wait_for_reclaim();
 	return ret;
+}
+
+int sb_target_hold(void *owner, void **holds)
+{
+	struct sb_target *target;
+	int ret = 0;
+
+	if (mutex_lock_killable(&sb_lock))
+		return -EINTR;
+	if (*holds)
+		goto out;
+	if (!sb_enabled()) {
+		list_for_each_entry(target, &sb_targets, node)
+			if (target->owner != owner)
+				ret = -EBUSY;
+		if (!ret)
+			ret = sb_enable_locked(true);
+		if (ret)
+			goto out;
+		sb_held = true;
+	}
+	sb_holders++;
+	*holds = owner;
+out:
+	mutex_unlock(&sb_lock);
+	return ret;
+}
+
+void sb_target_release(const void *owner, bool holds)
+{
+	sb_remove_many(false, owner);
+	if (!holds)
+		return;
+	mutex_lock(&sb_lock);
+	if (!--sb_holders && sb_held) {
+		sb_held = false;
+		sb_enable_locked(false);
+	}
+	mutex_unlock(&sb_lock);
 }
 
 void sb_target_clear(void)

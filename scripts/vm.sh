@@ -180,6 +180,7 @@ mount -t devpts pts /dev/pts
 mount -t tmpfs tmp /tmp
 mount -t debugfs debug /sys/kernel/debug 2>/dev/null
 mount -t tracefs trace /sys/kernel/tracing 2>/dev/null
+mount -t securityfs security /sys/kernel/security 2>/dev/null
 ip link set lo up
 [ -e /etc/passwd ] || echo root:x:0:0:root:/root:/bin/sh >/etc/passwd
 [ -e /etc/group ] || echo root:x:0: >/etc/group

@@ -35,6 +35,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "device_abi.h"
 #include "make_elf.h"
 
 #define SYSFS "/sys/kernel/speed_bump/"
@@ -1322,6 +1323,54 @@ static void targets_die_with_their_owner(void) {
 
 /* File systems */
 
+static int hold(int fd) {
+    return ioctl(fd, SB_DEVICE_HOLD) ? errno : 0;
+}
+
+static void hold_and_sleep(void) {
+    int fd = open("/dev/speed_bump", O_RDWR);
+    if (hold(fd)) _exit(1);
+    atomic_store(&shared->ready, 1);
+    sleep_forever();
+}
+
+static bool is_enabled(void) {
+    char* text = slurp(SYSFS "enabled");
+    bool enabled = *text == '1';
+    free(text);
+    return enabled;
+}
+
+/* On as long as somebody wants it, and as it was afterwards. */
+static void a_device_holds_it_on(void) {
+    pid_t pid = spawn(hold_and_sleep);
+    CHECK(wait_for(&shared->ready, 1, 5000) && is_enabled());
+    int fd = open("/dev/speed_bump", O_RDWR | O_CLOEXEC);
+    CHECK(hold(fd) == 0 && hold(fd) == 0);
+    finish(pid);
+    CHECK(is_enabled());
+    CHECK(write(fd, "+" WORK " 0", strlen("+" WORK " 0")) > 0 && work_byte() != untouched_byte);
+    close(fd);
+    CHECK(!is_enabled() && work_byte() == untouched_byte);
+
+    /* targets of others would be live */
+    CHECK(command("+" WORK " 0") == 0);
+    fd = open("/dev/speed_bump", O_RDWR | O_CLOEXEC);
+    CHECK(hold(fd) == EBUSY && !is_enabled());
+    CHECK(ioctl(fd, SB_DEVICE_HOLD + 1) == -1 && errno == ENOTTY);
+    CHECK(enable(true) == 0 && hold(fd) == 0);
+    close(fd);
+    CHECK(is_enabled());
+
+    /* the word of whoever writes `enabled` counts */
+    clean();
+    fd = open("/dev/speed_bump", O_RDWR | O_CLOEXEC);
+    CHECK(hold(fd) == 0 && enable(false) == 0 && !is_enabled());
+    CHECK(enable(true) == 0);
+    close(fd);
+    CHECK(is_enabled());
+}
+
 static void unmounting(void) {
     mkdir("/tmp/mounted", 0755);
     CHECK(mount("tmpfs", "/tmp/mounted", "tmpfs", 0, NULL) == 0);
@@ -1453,7 +1502,8 @@ static void add_and_remove_forever(void) {
     }
 }
 
-/* A kernel function that sets and takes out breakpoints gives up for a task that is being killed. */
+/* A kernel function that sets and takes out breakpoints gives up for a task that is being killed.
+ */
 static void killed_writers_leave_nothing(void) {
     unsigned random = 4, rounds = count_of(2000, 150);
     CHECK(enable(true) == 0);
@@ -1817,6 +1867,7 @@ static const struct {
     TEST(the_list_is_whole_lines),
     TEST(many_targets),
     TEST(targets_die_with_their_owner),
+    TEST(a_device_holds_it_on),
     TEST(unmounting),
     TEST(overlay),
     TEST(unload_under_load),

@@ -37,26 +37,14 @@ nanoseconds whole(double ns) {
 Result<std::unique_ptr<KmodEngine>> KmodEngine::open() {
     auto owner = sbctl::Owner::open();
     if (!owner) return std::move(owner).error();
-    std::unique_ptr<KmodEngine> engine(new KmodEngine(std::move(*owner)));
-    const auto status = sbctl::status();
-    if (!status) return status.error();
-    if (status->enabled) return engine;
-    if (status->targets > 0)
+    if (auto held = owner->hold(); !held) {
+        if (held.error().error_number != EBUSY) return std::move(held).error();
         return make_error(ErrorKind::kUnsupported,
-                          fmt::format("the kernel module is switched off, and holds {} targets of "
-                                      "others that would be live",
-                                      status->targets))
+                          "the kernel module is switched off, and holds targets of others that "
+                          "would be live")
             .with_hint("sbctl enable, or sbctl clear; sbctl list shows them");
-    if (auto on = sbctl::set_enabled(true); !on) return std::move(on).error();
-    engine->switched_on_ = true;
-    return engine;
-}
-
-KmodEngine::~KmodEngine() {
-    owner_.reset();
-    if (!switched_on_) return;
-    const auto status = sbctl::status();
-    if (status && status->targets == 0) (void)sbctl::set_enabled(false);
+    }
+    return std::unique_ptr<KmodEngine>(new KmodEngine(std::move(*owner)));
 }
 
 // --- delays
@@ -94,7 +82,10 @@ Result<void> KmodEngine::refresh() {
         counts.target = spot.target;
         if (armed_) counts.hits += line.hits - spot.seen.hits;
         counts.delays += delays;
-        counts.requested += static_cast<int64_t>(delays) * spot.asked;
+        // The module's are those of its spins, without what a hit costs besides.
+        const nanoseconds beside = spot.latest - spin_of(spot.latest, spot.kind);
+        counts.requested +=
+            line.requested - spot.seen.requested + static_cast<int64_t>(delays) * beside;
         counts.measured += line.measured - spot.seen.measured +
                            static_cast<int64_t>(delays) * outside_[static_cast<size_t>(spot.kind)];
         spot.seen = line;
@@ -108,10 +99,11 @@ Result<void> KmodEngine::push() {
     for (auto& [name, spot] : spots_) {
         const nanoseconds asked = wanted(spot.target);
         if (asked == spot.asked) continue;
-        if (auto done = owner_->update(name, spin_of(asked, spot.kind));
+        if (auto done = owner_.update(name, spin_of(asked, spot.kind));
             !done && done.error().error_number != ENOENT)
             return done;
         spot.asked = asked;
+        if (asked.count() > 0) spot.latest = asked;
     }
     return {};
 }
@@ -157,12 +149,13 @@ Result<void> KmodEngine::attach(int file, const Probe& probe, const std::vector<
     const std::string path = fmt::format("/proc/{}/fd/{}", getpid(), file);
     for (size_t number = 0; number < roots.size(); ++number) {
         const std::string name = name_of(path, probe.file_offset, number);
-        Spot spot{probe.target, probe.kind, wanted(probe.target), {}};
-        if (auto added = owner_->add(name, spin_of(spot.asked, spot.kind), roots[number]); !added)
+        const nanoseconds asked = wanted(probe.target);
+        Spot spot{probe.target, probe.kind, asked, asked, {}};
+        if (auto added = owner_.add(name, spin_of(spot.asked, spot.kind), roots[number]); !added)
             return added;
         // The module would wait for the next process of that number.
         if (kill(roots[number], 0) != 0 && errno == ESRCH)
-            (void)owner_->remove(name);
+            (void)owner_.remove(name);
         else
             spots_.emplace(name, std::move(spot));
     }
@@ -174,7 +167,8 @@ void KmodEngine::tend() {
 }
 
 Clock::duration KmodEngine::until_next_change() const {
-    return std::max<Clock::duration>(next_change_ - Clock::now(), Clock::duration(0));
+    const auto now = Clock::now();
+    return next_change_ > now ? next_change_ - now : Clock::duration(0);
 }
 
 // --- counts
@@ -216,13 +210,13 @@ class KmodEngine::OwnProbe {
     }
     OwnProbe(const OwnProbe&) = delete;
     OwnProbe& operator=(const OwnProbe&) = delete;
-    ~OwnProbe() { (void)engine_.owner_->remove(name_); }
+    ~OwnProbe() { (void)engine_.owner_.remove(name_); }
 
-    Result<void> attach() { return engine_.owner_->add(name_, nanoseconds(0), getpid()); }
+    Result<void> attach() { return engine_.owner_.add(name_, nanoseconds(0), getpid()); }
 
     // What a call of the site takes longer with a spin of this length, in ns.
     double added_ns(nanoseconds spin, int calls) {
-        if (!engine_.owner_->update(name_, spin)) return 0;
+        if (!engine_.owner_.update(name_, spin)) return 0;
         ns_per_call(site_.function, kWarmUpCalls);
         return ns_per_call(site_.function, calls) - plain_;
     }

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,11 +23,9 @@ namespace speedbump::engine {
 // tells no processes apart and knows no `every`. Not thread-safe.
 class KmodEngine {
   public:
-    // Opens the device, and switches the module on if nobody has and it holds no target.
-    // kUnsupported: it is not loaded, or is switched off with targets of others that would be live.
+    // Opens the device, and holds the module switched on. kUnsupported: it is not loaded, or is
+    // switched off with targets of others that would be live. Destruction leaves it as it was.
     static Result<std::unique_ptr<KmodEngine>> open();
-    // Removes the targets, and switches the module off again if it was switched on for this.
-    ~KmodEngine();
     KmodEngine(const KmodEngine&) = delete;
     KmodEngine& operator=(const KmodEngine&) = delete;
 
@@ -64,8 +61,9 @@ class KmodEngine {
     struct Spot {
         uint32_t target = 0;
         elf::SiteKind kind = elf::SiteKind::kSingleStep;
-        nanoseconds asked{0}; // net of the probe's own cost, 0: no delay now
-        sbctl::Target seen{}; // its line as last read
+        nanoseconds asked{0};  // net of the probe's own cost, 0: no delay now
+        nanoseconds latest{0}; // the last that was not 0
+        sbctl::Target seen{};  // its line as last read
     };
 
     explicit KmodEngine(sbctl::Owner owner) : owner_(std::move(owner)) {}
@@ -78,8 +76,7 @@ class KmodEngine {
     Result<void> push();
     void apply();
 
-    std::optional<sbctl::Owner> owner_; // none once this engine is being destroyed
-    bool switched_on_ = false;
+    sbctl::Owner owner_;
     bool armed_ = false;
     nanoseconds outside_[3] = {}; // the part of a delayed hit outside the module's spin, by kind
     Clock::time_point next_change_ = Clock::time_point::max();

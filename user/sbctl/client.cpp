@@ -3,9 +3,11 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 
 #include <charconv>
 
+#include "device_abi.h"
 #include "util/fd.h"
 
 namespace speedbump::sbctl {
@@ -178,6 +180,11 @@ Result<Owner> Owner::open() {
     auto device = open_path("/dev/speed_bump", O_WRONLY);
     if (!device) return std::move(device).error();
     return Owner(std::move(*device));
+}
+
+Result<void> Owner::hold() const {
+    if (::ioctl(device_.get(), SB_DEVICE_HOLD) == 0) return {};
+    return errno_error("switch the kernel module on", errno);
 }
 
 Result<void> Owner::add(std::string_view target, nanoseconds delay,

@@ -58,6 +58,8 @@ Result<Status> status();
 class Owner {
   public:
     static Result<Owner> open();
+    // Switches the module on until this is closed. EBUSY: it is off and holds targets of others.
+    Result<void> hold() const;
     Result<void> add(std::string_view target, nanoseconds delay, std::optional<pid_t> pid) const;
     Result<void> update(std::string_view target, nanoseconds delay) const;
     Result<void> remove(std::string_view target) const;
