@@ -56,7 +56,7 @@ for option in "${needed[@]}" "${checks[@]}"; do enable+=(--enable "$option"); do
 scripts/config --disable CC_OPTIMIZE_FOR_SIZE --enable CC_OPTIMIZE_FOR_PERFORMANCE \
     --disable KASAN_INLINE --disable EMBEDDED --disable EXPERT --disable WERROR \
     --disable PREEMPT_NONE --module OVERLAY_FS \
-    "${enable[@]}" --set-val DEBUG_KMEMLEAK_MEM_POOL_SIZE 40000
+    "${enable[@]}" --set-val DEBUG_KMEMLEAK_MEM_POOL_SIZE 40000 --set-val FRAME_WARN 2048
 make -s olddefconfig
 for option in "${checks[@]}"; do
     grep -q "^CONFIG_$option=y" .config || without+=("$option")
