@@ -53,7 +53,7 @@ packages_of() {
     bench) echo bpftrace linux-perf apache2-utils wrk redis-server redis-tools nginx ;;
     vm)
         echo qemu-system-x86 busybox-static cpio kmod make gcc bc flex bison libssl-dev \
-            libelf-dev debootstrap
+            libelf-dev debootstrap dkms sparse
         ;;
     *) die "unknown group '$1': build test demo bench vm all" ;;
     esac

@@ -7,7 +7,7 @@ export SB_ENGINE="$1"
 
 session="delays_test:test_counters_are_exact_and_delay_zero_only_counts,\
 test_last_line_decides_and_excludes,test_two_sessions_on_one_function_add_up,\
-test_sigkill_of_the_target_ends_a_spin,test_ctrl_c_ends_a_spin
+test_ctrl_c_ends_a_spin
 tree_test:test_descendants_that_exist,test_children_of_later,test_orphans_of_before_and_later,\
 test_children_from_their_first_call_when_only_the_tree_maps_the_file,\
 test_the_tree_outlives_its_root,test_threads_of_before_and_later,\
