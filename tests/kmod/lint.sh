@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # checkpatch and sparse over the module: any finding fails. usage: lint.sh KERNEL OUT
-# SB_CHECKPATCH names the kernel's scripts/checkpatch.pl, which is in its source package only.
+# checkpatch.pl is in the kernel's source package only: that of scripts/debug_kernel.sh is taken where it
+# has been run, else SB_CHECKPATCH names it.
 # Status 77: skipped, with the reason.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -12,14 +13,15 @@ command -v sparse >/dev/null || { echo "SKIP: no sparse"; exit 77; }
 headers=$("$root/scripts/vm.sh" "$kernel" --headers) ||
     { echo "SKIP: kernel $kernel can't be fetched"; exit 77; }
 skipped=0
-if [ -n "${SB_CHECKPATCH:-}" ]; then
+checkpatch=${SB_CHECKPATCH:-$root/build/vm/debug-$kernel/headers/build/scripts/checkpatch.pl}
+if [ -e "$checkpatch" ]; then
     # the module lives outside the kernel: it must look at the version, and KERNEL_VERSION() is what
     # checkpatch takes for a constant on the wrong side
-    (cd "$root/kmod" && perl "$SB_CHECKPATCH" --no-tree --no-summary --terse \
+    (cd "$root/kmod" && perl "$checkpatch" --no-tree --no-summary --terse \
         --max-line-length=100 --ignore=LINUX_VERSION_CODE,CONSTANT_COMPARISON \
         -f ./*.c ./*.h Kbuild Makefile)
 else
-    echo "SKIP checkpatch: SB_CHECKPATCH does not name it"
+    echo "SKIP checkpatch: no $checkpatch (SB_CHECKPATCH)"
     skipped=1
 fi
 
