@@ -4,6 +4,7 @@
 # machine.
 #
 #   scripts/bench.sh [cost|error|outsider|attach|tree|python|inject]...   default: all
+#   scripts/bench.sh module      the kernel module beside BPF and a trace event, in virtual machines
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,6 +21,13 @@ for part in "${parts[@]}"; do
         build/tests/bench/native_bench "$PWD/build/tests/bench/bench_target" "$part"
         ;;
     python) python3 tests/bench/python_hook.py build/pyext/interpreters.tsv ;;
+    module)
+        for kernel in 6.1 6.12; do
+            echo "Linux $kernel, emulated:"
+            tests/kmod/run.sh "$kernel" "build/bench-module-$kernel" cost_of_a_hit many_targets |
+                grep '^  '
+        done
+        ;;
     inject) tests/runtime/inject/stress.sh build 100 ;;
     *)
         echo "unknown part '$part'" >&2
