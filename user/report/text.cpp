@@ -260,8 +260,10 @@ std::string final_table(const Snapshot& snapshot, const TargetsFile& file, const
     for (size_t i = 0; i < rows; i++) {
         const session::Target& target = snapshot.targets[order[i]];
         add_row(line_number(file, target.line_index), target_label(target), totals[order[i]]);
-        if (!by_process) continue;
-        for (const auto& [pid, row] : processes[order[i]]) {
+        const std::map<pid_t, Totals>& rows_of = processes[order[i]];
+        const bool told_apart = rows_of.size() > 1 || !rows_of.contains(0);
+        if (!by_process || !told_apart) continue;
+        for (const auto& [pid, row] : rows_of) {
             const auto command = commands.find(pid);
             add_row("",
                     pid == 0 ? "  other processes"
