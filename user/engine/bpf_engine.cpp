@@ -15,7 +15,7 @@
 
 #include "abi.h"
 #include "delay.skel.h"
-#include "engine/sites.h"
+#include "engine/measure.h"
 #include "util/clock.h"
 #include "util/fd.h"
 
@@ -39,32 +39,6 @@ static_assert(static_cast<uint32_t>(elf::SiteKind::kSingleStep) == SB_SITE_SINGL
 
 Error bpf_error(const std::string& what, int negative_errno) {
     return errno_error(what, -negative_errno);
-}
-
-template <typename T>
-T median(std::vector<T> values) {
-    auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-    std::nth_element(values.begin(), middle, values.end());
-    return *middle;
-}
-
-// What else the machine does only ever adds to a measured time: the lower octile is near to the
-// undisturbed one.
-double undisturbed(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 8];
-}
-
-// Half the distance between the quartiles.
-double spread(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return (values[values.size() * 3 / 4] - values[values.size() / 4]) / 2;
-}
-
-double ns_per_call(void (*function)(), int calls) {
-    const auto begin = monotonic_ns();
-    for (int i = 0; i < calls; ++i) function();
-    return static_cast<double>(monotonic_ns() - begin) / calls;
 }
 
 } // namespace
@@ -468,14 +442,6 @@ uint64_t BpfEngine::lost_members() const {
 
 namespace {
 
-constexpr int kRounds = 10;
-constexpr int kAccuracyBatches = 9;
-constexpr int kWarmUpCalls = 3;
-// Batches of each kind in a round, and calls in a batch.
-constexpr int kBatches = 3;
-constexpr int kCalls = 8;
-// Long enough for the spin to be one, short enough to escape interrupts.
-constexpr nanoseconds kShortDelay = std::chrono::microseconds(2);
 // Calls for an estimate of how late interrupts make a spin: as long together as the period of the
 // timer at 250 Hz, so that each batch has its share of ticks.
 constexpr int kLateCalls = 4'000'000 / SB_LATE_DELAY_NS;
@@ -529,13 +495,6 @@ class BpfEngine::OwnProbe {
     uint32_t kind() const { return static_cast<uint32_t>(site_.kind); }
 
   private:
-    static double plain_cost(const CalibrationSite& site) {
-        std::vector<double> costs;
-        for (int batch = 0; batch < kRounds * kBatches; ++batch)
-            costs.push_back(ns_per_call(site.function, kCalls));
-        return undisturbed(costs);
-    }
-
     BpfEngine& engine_;
     CalibrationSite site_;
     double plain_;
@@ -593,21 +552,9 @@ Result<std::vector<CalibrationRow>> BpfEngine::measure_accuracy(
         OwnProbe probe(*this, site);
         if (auto attached = probe.attach(); !attached)
             return std::move(attached).error().with_context("measure the accuracy");
-        CalibrationRow row{"bpf", site.kind, {}, {}, {}};
-        const auto measure = [&](nanoseconds delay) {
-            const auto calls = static_cast<int>(std::clamp<int64_t>(
-                20'000'000 / std::max<int64_t>(delay.count(), 5'000), 10, 2000));
-            std::vector<double> added;
-            for (int batch = 0; batch < kAccuracyBatches; ++batch)
-                added.push_back(probe.added_ns(delay, calls));
-            return CalibrationRow::Point{delay, nanoseconds(static_cast<int64_t>(median(added))),
-                                         nanoseconds(static_cast<int64_t>(spread(added)))};
-        };
-        const CalibrationRow::Point floor = measure(nanoseconds(0));
-        row.floor = floor.measured;
-        row.floor_spread = floor.spread;
-        for (const nanoseconds delay : delays) row.accuracy.push_back(measure(delay));
-        rows.push_back(std::move(row));
+        rows.push_back(accuracy_of("bpf", site.kind, delays, [&](nanoseconds delay, int calls) {
+            return probe.added_ns(delay, calls);
+        }));
     }
     return rows;
 }

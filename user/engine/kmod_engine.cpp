@@ -9,19 +9,10 @@
 #include <cmath>
 
 #include "engine/measure.h"
-#include "engine/sites.h"
 
 namespace speedbump::engine {
 
 namespace {
-
-constexpr int kRounds = 10;
-constexpr int kBatches = 3; // of each kind in a round
-constexpr int kCalls = 8;   // in a batch
-constexpr int kAccuracyBatches = 9;
-constexpr int kWarmUpCalls = 3;
-// Long enough for the spin to be one, short enough to escape interrupts.
-constexpr nanoseconds kShortDelay = std::chrono::microseconds(2);
 
 std::string name_of(const std::string& path, uint64_t offset, size_t number) {
     // Each root has a target of its own; the module knows targets by how they are spelled.
@@ -203,10 +194,7 @@ class KmodEngine::OwnProbe {
           site_(site),
           name_(name_of(fmt::format("/proc/{}/exe", getpid()),
                         own_file_offset(reinterpret_cast<const void*>(site.function)), 0)) {
-        std::vector<double> costs;
-        for (int batch = 0; batch < kRounds * kBatches; ++batch)
-            costs.push_back(ns_per_call(site.function, kCalls));
-        plain_ = undisturbed(costs);
+        plain_ = plain_cost(site);
     }
     OwnProbe(const OwnProbe&) = delete;
     OwnProbe& operator=(const OwnProbe&) = delete;
@@ -254,20 +242,9 @@ Result<std::vector<CalibrationRow>> KmodEngine::measure_accuracy(
         OwnProbe probe(*this, site);
         if (auto attached = probe.attach(); !attached)
             return std::move(attached).error().with_context("measure the accuracy");
-        CalibrationRow row{"kmod", site.kind, {}, {}, {}};
-        const auto measure = [&](nanoseconds delay) {
-            const auto calls = static_cast<int>(std::clamp<int64_t>(
-                20'000'000 / std::max<int64_t>(delay.count(), 5'000), 10, 2000));
-            std::vector<double> added;
-            for (int batch = 0; batch < kAccuracyBatches; ++batch)
-                added.push_back(probe.added_ns(spin_of(delay, site.kind), calls));
-            return CalibrationRow::Point{delay, whole(median(added)), whole(spread(added))};
-        };
-        const CalibrationRow::Point floor = measure(nanoseconds(0));
-        row.floor = floor.measured;
-        row.floor_spread = floor.spread;
-        for (const nanoseconds delay : delays) row.accuracy.push_back(measure(delay));
-        rows.push_back(std::move(row));
+        rows.push_back(accuracy_of("kmod", site.kind, delays, [&](nanoseconds delay, int calls) {
+            return probe.added_ns(spin_of(delay, site.kind), calls);
+        }));
     }
     return rows;
 }
