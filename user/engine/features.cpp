@@ -163,7 +163,7 @@ Features probe_features() {
     if (Skeleton skeleton = load_programs(features); skeleton && features.uprobe_multi)
         try_uprobe_multi(features, std::move(skeleton));
     features.mmap_events = MappingWatch::open().has_value();
-    features.kmod = access("/sys/kernel/speed_bump/targets", F_OK) == 0;
+    features.kmod = access("/dev/speed_bump", F_OK) == 0;
 
     const char* without = std::getenv("SPEEDBUMP_WITHOUT");
     std::stringstream names(without ? without : "");

@@ -23,7 +23,7 @@ struct Features {
     bool task_iterator = false;
     bool mmap_events = false;    // perf mmap records, system-wide
     bool nop5_optimized = false; // 5-byte nop becomes a call (6.18)
-    bool kmod = false;           // /sys/kernel/speed_bump
+    bool kmod = false;           // /dev/speed_bump
     // The probes of the tries being taken out again; the last copy waits for it.
     std::shared_future<void> cleanup;
 };
