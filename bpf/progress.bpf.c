@@ -78,10 +78,21 @@ int sb_count_mark(void *ctx)
 	return sb_count((__u32)bpf_usdt_cookie(ctx));
 }
 
-SEC("kprobe")
-int sb_count_syscall(void *ctx)
+/* Progress point of each system call that one counts, by its number. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, SB_MAX_PROGRESS);
+	__type(key, __u32);
+	__type(value, __u32);
+} syscalls SEC(".maps");
+
+SEC("tp_btf/sys_enter")
+int BPF_PROG(sb_count_syscall, struct pt_regs *regs, long id)
 {
-	return sb_count((__u32)bpf_get_attach_cookie(ctx));
+	__u32 number = (__u32)id;
+	__u32 *index = bpf_map_lookup_elem(&syscalls, &number);
+
+	return index ? sb_count(*index) : 0;
 }
 
 SEC("uprobe")

@@ -11,7 +11,8 @@ import threading
 import time
 
 from harness import (
-    PROGRAMS, SPEEDBUMP, Run, _leftovers, expect_restored, main, need, repeat, scratch, targets_file,
+    PROGRAMS, SPEEDBUMP, Run, _leftovers, expect_restored, main, need, need_idle_cpus, repeat,
+    scratch, targets_file, wait_for,
 )
 
 PROGRESS = "native:exe:unit_done"
@@ -60,6 +61,7 @@ def expect_k(experiment: Experiment, name: str, low: float, high: float) -> None
 
 
 def test_serial_functions_have_criticality_1() -> None:
+    need_idle_cpus()
     service = start("serial")
 
     def measure() -> None:
@@ -79,6 +81,7 @@ def test_serial_functions_have_criticality_1() -> None:
 
 
 def test_slack_hides_until_it_is_used_up() -> None:
+    need_idle_cpus()
     service = start("slack")
 
     def measure() -> None:
@@ -96,6 +99,7 @@ def test_slack_hides_until_it_is_used_up() -> None:
 
 
 def test_what_nobody_waits_for_does_not_matter() -> None:
+    need_idle_cpus()
     service = start("apart")
 
     def measure() -> None:
@@ -109,6 +113,7 @@ def test_what_nobody_waits_for_does_not_matter() -> None:
 
 
 def test_bottleneck_of_a_pipeline_moves() -> None:
+    need_idle_cpus()
     for slow, fast in (("second", "first"), ("first", "second")):
         service = start("pipeline", f"{slow}=600", f"{fast}=300")
 
@@ -141,6 +146,30 @@ def test_dose_above_the_guard_is_given_up() -> None:
     assert all(one["length_ns"] < 2e9 for block in done.document["blocks"]
                for one in block["slices"])
     expect_restored(service.pid)
+
+
+def test_system_calls_commands_and_logs_are_progress_too() -> None:
+    program = scratch() / "logger.py"
+    program.write_text("""
+import time, sys
+def work():
+    end = time.perf_counter_ns() + 500_000
+    while time.perf_counter_ns() < end: pass
+for n in range(10**9):
+    work()
+    sys.stderr.write(f"unit {n}\\n")
+""")
+    log = scratch() / "log"
+    service = subprocess.Popen([need("python3"), str(program)], stderr=log.open("w"))
+    _leftovers.append(service.kill)
+    wait_for(lambda: log.stat().st_size > 0, 10, "the first line")
+    for progress in ("syscall:write", f"file:{log}:unit ([0-9]+)", f"file:{log}:^unit",
+                     f"command:wc -l < {log}"):
+        done = Experiment(service.pid, "+libc.so.6:write\n+libc.so.6:__write\n", "--doses=200us",
+                          "--blocks=2", progress=progress)
+        assert done.status in (0, 1) and done.document["complete"], done
+        period = done.document["results"]["progress"][0]["period_ns"]
+        assert 400_000 < period < 5_000_000, done
 
 
 def test_progress_that_never_ticks_is_told() -> None:
@@ -217,6 +246,7 @@ def test_bad_files_are_refused_before_anything_is_touched() -> None:
 
 
 def test_two_experiments_are_compared_and_merged() -> None:
+    need_idle_cpus()
     service = start("serial")
     one, two = (
         Experiment(service.pid, "+exe:work_a\n", "--doses=50us,100us", "--blocks=4")

@@ -3,6 +3,7 @@
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
+#include <seccomp.h>
 
 #include <filesystem>
 #include <set>
@@ -131,9 +132,13 @@ class Counter : public ProgressPoint {
     }
 
     Result<void> attach_syscall(const std::string& name) {
-        LIBBPF_OPTS(bpf_ksyscall_opts, options, .bpf_cookie = index_);
-        (void)keep(bpf_program__attach_ksyscall(programs_->skeleton().progs.sb_count_syscall,
-                                                name.c_str(), &options),
+        const int number = seccomp_syscall_resolve_name(name.c_str());
+        if (number < 0) return make_error(ErrorKind::kUsage, "there is no system call " + name);
+        const auto key = static_cast<uint32_t>(number);
+        if (bpf_map_update_elem(bpf_map__fd(programs_->skeleton().maps.syscalls), &key, &index_,
+                                BPF_NOEXIST) != 0)
+            return errno_error("count the system call " + name, errno);
+        (void)keep(bpf_program__attach(programs_->skeleton().progs.sb_count_syscall),
                    "the system call " + name);
         return found();
     }

@@ -43,6 +43,7 @@ constexpr double kConfirmShare = 0.25;       // of --time
 constexpr size_t kShownFunctions = 20;
 constexpr size_t kBisectParts = 4, kBisectKept = 3, kBisectBlocks = 8, kBisectLevels = 12;
 constexpr int kMaxBadReadings = 3;
+constexpr int kMaxStrikes = 2; // of a guard against one dose: other load comes and goes
 
 double ns(nanoseconds time) {
     return static_cast<double>(time.count());
@@ -107,6 +108,7 @@ class Runner {
     std::vector<std::unique_ptr<ProgressPoint>> points_; // after the session
     std::vector<Reading> last_;
     std::vector<int> bad_readings_;
+    std::map<std::pair<size_t, int64_t>, int> strikes_; // of a guard, by target and delay
     std::optional<Stop> stop_;
     uint64_t armed_ns_ = 0;
     uint64_t begun_ns_ = 0; // of the first block
@@ -259,7 +261,6 @@ void Runner::choose_doses(size_t target) {
     for (int step = 0; step < kPilotSteps && !stop_; ++step) {
         const auto slice = measure({ArmKind::kDose, target, delay}, length);
         if (!slice) { // a guard
-            described.notes.clear();
             delay /= 2;
             break;
         }
@@ -388,6 +389,7 @@ std::optional<std::string> Runner::guard(const Arm& arm, const Readings& before)
 }
 
 void Runner::give_up_dose(const Arm& arm, const std::string& why) {
+    if (++strikes_[{arm.target, arm.delay.count()}] < kMaxStrikes) return;
     Target& target = document_.targets[arm.target];
     std::erase_if(target.doses, [&](nanoseconds dose) { return dose >= arm.delay; });
     target.notes.push_back("delay " + targets::format_duration(arm.delay) +
@@ -556,6 +558,7 @@ void Runner::bisect() {
             document_.targets.push_back(describe(group, name));
             groups_.push_back(group);
         }
+        strikes_.clear();
     };
 
     std::map<std::string, std::vector<uint32_t>> files;
