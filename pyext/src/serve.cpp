@@ -277,6 +277,22 @@ const char* wait_for_end(Channel& channel) {
     }
 }
 
+// Whether nothing of the program has run yet: the interpreter imports its module site, or waits in
+// the loader's own module (user/inject/start_module.cpp), which this lets go on.
+bool release_start() {
+    PyObject* modules = PyImport_GetModuleDict();
+    PyObject* cores = PyDict_GetItemString(modules, "_speedbump_cores");
+    if (cores != nullptr) PyObject_SetAttrString(cores, "hooked", Py_True);
+    bool early = PyDict_GetItemString(modules, "_speedbump_start") != nullptr;
+    if (PyObject* site = PyDict_GetItemString(modules, "site"); site != nullptr && !early) {
+        const Ref spec(PyObject_GetAttrString(site, "__spec__"));
+        const Ref busy(spec ? PyObject_GetAttrString(spec.get(), "_initializing") : nullptr);
+        early = busy && PyObject_IsTrue(busy.get()) == 1;
+    }
+    PyErr_Clear();
+    return early;
+}
+
 // Takes part in the session that the begin packet describes, until its end.
 void take_part(Channel& channel, Packet first) {
     Result<Begin> begin = read_begin(first);
@@ -298,6 +314,7 @@ void take_part(Channel& channel, Packet first) {
         }
         for (std::string& warning : hook_everywhere()) warnings.push_back(std::move(warning));
     }
+    const bool from_start = release_start();
     const std::string version(Py_GetVersion(), std::strcspn(Py_GetVersion(), " "));
     const char* reason = nullptr;
     {
@@ -306,6 +323,7 @@ void take_part(Channel& channel, Packet first) {
                                                 {"version", version},
                                                 {"pid", ::getpid()},
                                                 {"inherited", inherited},
+                                                {"from_start", from_start},
                                                 {"overhead_ns", g_live.overhead_ns},
                                                 {"matched", take_found(channel)},
                                                 {"warnings", warnings}});

@@ -19,10 +19,12 @@
 //
 // core -> loader
 //   {"op":"refused", "reason":TEXT}   nothing was done, the socket is closed.
-//   {"op":"ready", "version":"3.12.1", "pid":N, "inherited":BOOL, "overhead_ns":N,
-//    "matched":[{"line":I,"module":..,"name":..,"file":..}...], "warnings":[TEXT...]}
+//   {"op":"ready", "version":"3.12.1", "pid":N, "inherited":BOOL, "from_start":BOOL,
+//    "overhead_ns":N, "matched":[{"line":I,"module":..,"name":..,"file":..}...],
+//    "warnings":[TEXT...]}
 //       The hooks are in; what is delayed from now on, the table says. "inherited": this process
-//       was forked from an attached one and was hooked before.
+//       was forked from an attached one and was hooked before. "from_start": nothing of its program
+//       has run yet.
 //   {"op":"matched", "matched":[...]}  more functions, also right after "ready" when there are
 //   many.
 //   {"op":"gone", "reason":"detach"|"exit"}  the hooks are out; the socket is closed.

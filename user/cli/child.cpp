@@ -45,15 +45,24 @@ int status_of(int wait_status) {
     return WEXITSTATUS(wait_status);
 }
 
-// The child's life before exec: one byte from the channel lets it go on, the errno of a failed
-// exec goes back. Only async-signal-safe calls.
+void prepend_to_python_path(const std::string& entry) {
+    const char* present = ::getenv("PYTHONPATH");
+    const bool any = present != nullptr && *present != '\0';
+    ::setenv("PYTHONPATH", (any ? entry + ":" + present : entry).c_str(), 1);
+}
+
+// The child's life before exec: a string that ends with a NUL from the channel lets it go on, the
+// errno of a failed exec goes back. This program had one thread, so the child may do as it likes.
 [[noreturn]] void hold_and_exec(int channel, char* const* arguments) {
-    char byte = 0;
-    ssize_t got = 0;
-    do {
-        got = ::read(channel, &byte, 1);
-    } while (got < 0 && errno == EINTR);
-    if (got != 1) ::_exit(kFailed);
+    std::string python_path_entry;
+    for (char byte = -1;;) {
+        const ssize_t got = ::read(channel, &byte, 1);
+        if (got < 0 && errno == EINTR) continue;
+        if (got != 1) ::_exit(kFailed);
+        if (byte == 0) break;
+        python_path_entry += byte;
+    }
+    if (!python_path_entry.empty()) prepend_to_python_path(python_path_entry);
     ::execvp(arguments[0], arguments);
     const int error_number = errno;
     ::send(channel, &error_number, sizeof(error_number), MSG_NOSIGNAL);
@@ -112,9 +121,10 @@ HeldChild::~HeldChild() {
     }
 }
 
-Result<void> HeldChild::release() {
-    const char byte = 0;
-    if (::send(channel_.get(), &byte, 1, MSG_NOSIGNAL) != 1) {
+Result<void> HeldChild::release(const std::string& python_path_entry) {
+    const size_t size = python_path_entry.size() + 1; // with the NUL
+    if (::send(channel_.get(), python_path_entry.c_str(), size, MSG_NOSIGNAL) !=
+        static_cast<ssize_t>(size)) {
         return errno_error("start the program", errno);
     }
     int error_number = 0;

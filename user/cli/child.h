@@ -29,8 +29,9 @@ class HeldChild {
     ~HeldChild();
 
     pid_t pid() const { return pid_; }
-    // Lets the child run its program; the error is exec's.
-    Result<void> release();
+    // Lets the child run its program, with `python_path_entry`, if not "", in front of its
+    // PYTHONPATH; the error is exec's.
+    Result<void> release(const std::string& python_path_entry);
     // The exit status as a shell tells it (128 + N for a signal), or nothing while it runs.
     std::optional<int> poll();
     // The same, after the end of the child.

@@ -29,8 +29,10 @@ Result<int> run(SessionArguments arguments, const std::vector<std::string>& prog
 
     std::optional<int> exec_failure;
     WatchHooks hooks;
-    hooks.after_arming = [&]() -> Result<void> {
-        auto released = child->release();
+    hooks.after_arming = [&](session::Session& session) -> Result<void> {
+        const auto python_path_entry = session.python_path_entry();
+        if (!python_path_entry) return python_path_entry.error();
+        auto released = child->release(*python_path_entry);
         if (!released) exec_failure = exit_status_of_exec_error(released.error().error_number);
         return released;
     };

@@ -246,7 +246,7 @@ Result<std::string> watch_session(const SessionArguments& arguments, const std::
         (*session)->arm();
         progress.armed_at = Clock::now();
     }
-    if (auto started = hooks.after_arming(); !started) return std::move(started).error();
+    if (auto started = hooks.after_arming(**session); !started) return std::move(started).error();
 
     auto reason = watch_armed(**session, arguments, *reporter, signals, hooks, **control, progress);
     (*session)->pause();

@@ -15,7 +15,9 @@ namespace speedbump::cli {
 // What happens around the session while it is watched.
 struct WatchHooks {
     // Called once, after everything is attached, reported and armed.
-    std::function<Result<void>()> after_arming = [] { return Result<void>(); };
+    std::function<Result<void>(session::Session&)> after_arming = [](session::Session&) {
+        return Result<void>();
+    };
     // Whether the program of `run` has ended; asked after every wake-up.
     std::function<bool()> program_ended = [] { return false; };
     // The session lasts as long as the program of `run`: a signal or --duration ends the delays,

@@ -5,6 +5,7 @@
 #include <glob.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -15,9 +16,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <thread>
-#include <utility>
 
 namespace speedbump::engine {
 namespace {
@@ -32,6 +30,8 @@ constexpr size_t kLongTargets = 32768; // JSON may double it
 constexpr milliseconds kReadyTimeout{10000};
 constexpr milliseconds kDestructorTimeout{1000};
 constexpr size_t kParallel = 8;
+constexpr pid_t kNoProcess = 0;
+constexpr std::string_view kCorePrefix = "_core.cpython-";
 
 std::string own_directory() {
     char path[4096];
@@ -40,13 +40,18 @@ std::string own_directory() {
     return text.substr(0, text.rfind('/'));
 }
 
-std::string first_match(const std::string& pattern) {
-    glob_t found{};
-    std::string path;
-    if (glob(pattern.c_str(), 0, nullptr, &found) == 0 && found.gl_pathc > 0)
-        path = found.gl_pathv[0];
-    globfree(&found);
-    return path;
+// The cores in a directory whose names have `build` where that of their interpreter's build is.
+std::vector<std::string> cores_in(const std::string& directory, const std::string& build) {
+    std::vector<std::string> paths;
+    for (const char* place : {"/", "/*/speed_bump/"}) {
+        glob_t found{};
+        const std::string pattern =
+            fmt::format("{}{}{}{}-*.so", directory, place, kCorePrefix, build);
+        if (glob(pattern.c_str(), 0, nullptr, &found) == 0)
+            paths.insert(paths.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
+        globfree(&found);
+    }
+    return paths;
 }
 
 // One packet; empty when none waits or the other end is gone.
@@ -120,16 +125,14 @@ std::vector<std::string> core_directories() {
 
 Result<std::string> find_core(const process::Interpreter& interpreter,
                               const std::vector<std::string>& directories) {
-    std::string name =
-        fmt::format("_core.cpython-{}{}{}{}-*.so", interpreter.major, interpreter.minor,
+    const std::string build =
+        fmt::format("{}{}{}{}", interpreter.major, interpreter.minor,
                     interpreter.free_threaded ? "t" : "", interpreter.debug ? "d" : "");
     for (const std::string& directory : directories) {
-        for (const char* place : {"/", "/*/speed_bump/"}) {
-            std::string path = first_match(directory + place + name);
-            if (path.empty()) continue;
-            char real[PATH_MAX];
-            return std::string(realpath(path.c_str(), real) ? real : path.c_str());
-        }
+        const std::vector<std::string> paths = cores_in(directory, build);
+        if (paths.empty()) continue;
+        char real[PATH_MAX];
+        return std::string(realpath(paths[0].c_str(), real) ? real : paths[0].c_str());
     }
     return make_error(ErrorKind::kUnsupported, "no core is built for " + interpreter.describe())
         .with_hint(fmt::format("build it, in the source tree: cmake -B build "
@@ -137,22 +140,37 @@ Result<std::string> find_core(const process::Interpreter& interpreter,
                                interpreter.tag()));
 }
 
+std::vector<std::string> core_tags(const std::vector<std::string>& directories) {
+    std::vector<std::string> tags;
+    for (const std::string& directory : directories) {
+        for (const std::string& path : cores_in(directory, "3*")) {
+            std::string_view build(path);
+            build.remove_prefix(build.rfind(kCorePrefix) + kCorePrefix.size());
+            build = build.substr(0, build.find('-'));
+            tags.push_back("3." + std::string(build.substr(1)));
+        }
+    }
+    return tags;
+}
+
 struct PythonEngine::Hooked {
     PythonAttachment attachment;
     Fd channel;
 };
 
-PythonEngine::PythonEngine(PythonSession session, std::vector<std::string> directories, Fd epoll)
-    : session_(std::move(session)),
-      directories_(std::move(directories)),
-      epoll_(std::move(epoll)) {}
+PythonEngine::PythonEngine(PythonSession session, std::vector<std::string> directories)
+    : session_(std::move(session)), directories_(std::move(directories)) {}
 
 Result<std::unique_ptr<PythonEngine>> PythonEngine::create(PythonSession session,
                                                            std::vector<std::string> directories) {
-    Fd epoll(epoll_create1(EPOLL_CLOEXEC));
-    if (!epoll.valid()) return errno_error("epoll_create1", errno);
     std::unique_ptr<PythonEngine> engine(
-        new PythonEngine(std::move(session), std::move(directories), std::move(epoll)));
+        new PythonEngine(std::move(session), std::move(directories)));
+    engine->epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
+    if (!engine->epoll_.valid()) return errno_error("epoll_create1", errno);
+    engine->worker_done_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!engine->worker_done_.valid()) return errno_error("eventfd", errno);
+    if (!engine->watch(engine->worker_done_.get(), kNoProcess))
+        return errno_error("epoll_ctl", errno);
     const std::string& text = engine->session_.targets;
     if (text.size() > kLongTargets) {
         engine->long_targets_ = Fd(memfd_create("speedbump-targets", MFD_CLOEXEC));
@@ -168,7 +186,19 @@ Result<std::unique_ptr<PythonEngine>> PythonEngine::create(PythonSession session
 }
 
 PythonEngine::~PythonEngine() {
+    requests_.clear();
+    for (auto& [pid, worker] : workers_) worker.join();
+    std::vector<PythonEvent> nobody_asks;
+    take_outcomes(nobody_asks);
     detach_all(kDestructorTimeout);
+}
+
+// Has poll() look at a descriptor.
+bool PythonEngine::watch(int fd, pid_t pid) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = static_cast<uint64_t>(pid);
+    return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
 Result<void> PythonEngine::begin(int channel, uint64_t roots) const {
@@ -236,10 +266,12 @@ Result<PythonEngine::Hooked> PythonEngine::hook(pid_t pid, uint64_t roots,
     json message = parse(*packet);
     if (text_in(message, "op") != "ready") {
         std::string why = text_in(message, "reason") + text_in(message, "message");
-        return make_error(ErrorKind::kIo, fmt::format("process {}: {}", pid, why));
+        return make_error(ErrorKind::kInvalid, fmt::format("process {}: {}", pid, why));
     }
     auto inherited = message.find("inherited");
     attachment.inherited = inherited != message.end() && *inherited == true;
+    auto from_start = message.find("from_start");
+    attachment.from_start = from_start != message.end() && *from_start == true;
     attachment.hook_overhead = std::chrono::nanoseconds(number_in(message, "overhead_ns"));
     attachment.matches = matches_of(pid, message);
     if (auto list = message.find("warnings"); list != message.end() && list->is_array())
@@ -255,13 +287,8 @@ Result<PythonAttachment> PythonEngine::adopt(Result<Hooked> hooked) {
     process.channel = std::move(hooked->channel);
     process.pid_fd = Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
     if (!process.pid_fd.valid()) return errno_error(fmt::format("process {}", pid), errno);
-    for (int fd : {process.channel.get(), process.pid_fd.get()}) {
-        epoll_event event{};
-        event.events = EPOLLIN;
-        event.data.u64 = static_cast<uint64_t>(pid);
-        if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
-            return errno_error("epoll_ctl", errno);
-    }
+    for (int fd : {process.channel.get(), process.pid_fd.get()})
+        if (!watch(fd, pid)) return errno_error("epoll_ctl", errno);
     processes_[pid] = std::move(process);
     return std::move(hooked->attachment);
 }
@@ -296,6 +323,41 @@ std::vector<Result<PythonAttachment>> PythonEngine::attach(std::span<const pid_t
     return results;
 }
 
+void PythonEngine::begin_attach(pid_t pid, uint64_t roots, const inject::InjectOptions& options) {
+    requests_.push_back({pid, roots, options});
+    start_workers();
+}
+
+void PythonEngine::start_workers() {
+    for (; workers_.size() < kParallel && !requests_.empty(); requests_.pop_front()) {
+        workers_[requests_.front().pid] =
+            std::thread([this, request = std::move(requests_.front())] {
+                Result<Hooked> hooked = hook(request.pid, request.roots, request.options);
+                const std::lock_guard lock(mutex_);
+                outcomes_.emplace_back(request.pid, std::move(hooked));
+                eventfd_write(worker_done_.get(), 1);
+            });
+    }
+}
+
+void PythonEngine::take_outcomes(std::vector<PythonEvent>& events) {
+    std::vector<std::pair<pid_t, Result<Hooked>>> outcomes;
+    {
+        eventfd_t count;
+        const std::lock_guard lock(mutex_);
+        eventfd_read(worker_done_.get(), &count);
+        outcomes.swap(outcomes_);
+    }
+    for (auto& [pid, hooked] : outcomes) {
+        if (auto worker = workers_.find(pid); worker != workers_.end()) {
+            if (worker->second.joinable()) worker->second.join();
+            workers_.erase(worker);
+        }
+        events.push_back({PythonEvent::Kind::kOutcome, pid, {}, {}, adopt(std::move(hooked))});
+    }
+    start_workers();
+}
+
 void PythonEngine::forget(pid_t pid) {
     processes_.erase(pid);
 }
@@ -323,6 +385,7 @@ std::vector<PythonEvent> PythonEngine::poll() {
     std::sort(pids.begin(), pids.end());
     pids.erase(std::unique(pids.begin(), pids.end()), pids.end());
     for (pid_t pid : pids) {
+        if (pid == kNoProcess) take_outcomes(events);
         auto process = processes_.find(pid);
         if (process == processes_.end()) continue;
         int channel = process->second.channel.get();

@@ -5,10 +5,15 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "inject/injector.h"
@@ -26,6 +31,9 @@ std::vector<std::string> core_directories();
 // _core.SUFFIX. kUnsupported, with the command that builds it as hint, when there is none.
 Result<std::string> find_core(const process::Interpreter& interpreter,
                               const std::vector<std::string>& directories);
+
+// The tags (Interpreter::tag()) of the interpreters that there is a core for.
+std::vector<std::string> core_tags(const std::vector<std::string>& directories);
 
 // What every interpreter of a session is told.
 struct PythonSession {
@@ -49,7 +57,8 @@ struct PythonAttachment {
     pid_t process = 0;
     process::Interpreter interpreter;
     inject::Timing timing;
-    bool inherited = false; // forked from an attached process, and hooked before
+    bool inherited = false;  // forked from an attached process, and hooked before
+    bool from_start = false; // hooked before the first line of its program ran
     std::chrono::nanoseconds hook_overhead{0};
     std::vector<PythonMatch> matches;
     std::vector<std::string> warnings;
@@ -60,11 +69,13 @@ struct PythonEvent {
     enum class Kind {
         kMatched, // more functions
         kGone,    // hooked no more: detached, exit, exec (then it may be attached anew)
+        kOutcome, // of begin_attach()
     };
     Kind kind = Kind::kMatched;
     pid_t process = 0;
     std::vector<PythonMatch> matches;
     std::string reason; // kGone: "detach", "exit", "hang-up"
+    std::optional<Result<PythonAttachment>> outcome{};
 };
 
 // Slows the Python functions of running processes. The delays themselves are the table's: arming,
@@ -88,6 +99,9 @@ class PythonEngine {
     std::vector<Result<PythonAttachment>> attach(std::span<const pid_t> pids,
                                                  uint64_t roots = ~uint64_t{0},
                                                  const inject::InjectOptions& options = {});
+    // The same without waiting: poll() tells the outcome, as an event of the process. No process
+    // may be begun again before.
+    void begin_attach(pid_t pid, uint64_t roots, const inject::InjectOptions& options);
 
     // For poll or epoll: readable when poll() has something to report.
     int fd() const { return epoll_.get(); }
@@ -106,19 +120,34 @@ class PythonEngine {
         Fd pid_fd;
     };
     struct Hooked; // an attachment with its channel
-    PythonEngine(PythonSession session, std::vector<std::string> directories, Fd epoll);
+    struct Request {
+        pid_t pid;
+        uint64_t roots;
+        inject::InjectOptions options;
+    };
+    PythonEngine(PythonSession session, std::vector<std::string> directories);
     Result<Hooked> hook(pid_t pid, uint64_t roots, inject::InjectOptions options) const;
     Result<PythonAttachment> adopt(Result<Hooked> hooked);
     Result<void> begin(int channel, uint64_t roots) const;
     bool handle(pid_t pid, const std::string& packet, std::vector<PythonEvent>& events);
     void wait_gone(std::vector<pid_t> pids, std::chrono::milliseconds timeout);
     void forget(pid_t pid);
+    void start_workers();
+    void take_outcomes(std::vector<PythonEvent>& events);
+    bool watch(int fd, pid_t pid);
 
     PythonSession session_;
     std::vector<std::string> directories_;
     Fd epoll_;
     Fd long_targets_; // memfd of the text when it is too long for a packet
     std::map<pid_t, Process> processes_;
+
+    // begin_attach(): one thread each, a few at a time.
+    std::deque<Request> requests_;
+    std::map<pid_t, std::thread> workers_;
+    Fd worker_done_; // eventfd
+    std::mutex mutex_;
+    std::vector<std::pair<pid_t, Result<Hooked>>> outcomes_; // under mutex_
 };
 
 } // namespace speedbump::engine

@@ -87,7 +87,7 @@ Result<void> read_bootstrap_answer(std::string_view message) {
         return make_error(ErrorKind::kIo, "unexpected answer from the interpreter");
     if (answer["op"] == "loaded") return {};
     auto text = answer.find("message");
-    return make_error(ErrorKind::kIo,
+    return make_error(ErrorKind::kInvalid,
                       "the interpreter refused the core: " +
                           (text != answer.end() && text->is_string() ? text->get<std::string>()
                                                                      : std::string("no reason")));

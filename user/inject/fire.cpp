@@ -141,22 +141,27 @@ std::optional<ExtendedState> read_extended_state(pid_t tid) {
     return state;
 }
 
+void sleep_for(nanoseconds duration) {
+    std::this_thread::sleep_for(duration);
+}
+
 // Runs `work` on a thread of its own with real-time priority where that is allowed: a stop is as
 // long as we take to end it.
 template <typename Work>
 void on_tracer_thread(Work work) {
+    pid_t id = 0;
     std::thread tracer([&] {
         sched_param parameter{};
         parameter.sched_priority = 1;
         sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &parameter);
         prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+        id = static_cast<pid_t>(syscall(SYS_gettid));
         work();
     });
     tracer.join();
-}
-
-void sleep_for(nanoseconds duration) {
-    std::this_thread::sleep_for(duration);
+    // The kernel ends what it still traced some time after join() returns.
+    const std::string place = fmt::format("/proc/self/task/{}", id);
+    while (access(place.c_str(), F_OK) == 0) sleep_for(std::chrono::microseconds(100));
 }
 
 // The scheduler's clock of a CPU now, in milliseconds: when we ourselves last ran there. Moves the
@@ -371,12 +376,17 @@ Result<Fire::Plan::Look> Fire::Plan::look(pid_t tid, Clock::time_point deadline)
         release(0);
         return Look::kGone;
     }
-    int status = 0;
+    int stop = 0; // the signal, and above it the event
     for (nanoseconds pause{5000};;) {
         Clock::time_point asked = Clock::now();
-        pid_t got = waitpid(tid, &status, __WALL | WNOHANG);
-        if (got < 0 && errno != EINTR) return Look::kGone;
-        if (got == 0) {
+        // Stops only: the end of a child of ours is for whoever started it.
+        siginfo_t info{};
+        if (waitid(P_PID, static_cast<id_t>(tid), &info, WSTOPPED | __WALL | WNOHANG) != 0 &&
+            errno != EINTR)
+            return Look::kGone;
+        if (info.si_pid == 0) {
+            std::optional<ThreadStatus> thread = read_status(pid, tid);
+            if (!thread || thread->state == 'Z' || thread->state == 'X') return Look::kGone;
             // Uninterruptible, or waiting for a CPU. Only the end of this thread detaches from a
             // thread that does not stop; seizing it anew would change nothing.
             begin = asked; // it is not held yet
@@ -385,13 +395,13 @@ Result<Fire::Plan::Look> Fire::Plan::look(pid_t tid, Clock::time_point deadline)
             pause = std::min<nanoseconds>(pause + pause / 2, std::chrono::microseconds(100));
             continue;
         }
-        if (!WIFSTOPPED(status)) return Look::kGone;
-        if (status >> 16 == PTRACE_EVENT_STOP) break;
+        stop = info.si_status;
+        if (stop >> 8 == PTRACE_EVENT_STOP) break;
         // A signal was on its way: let it be delivered, the interrupt follows.
-        if (ptrace(PTRACE_CONT, tid, nullptr, static_cast<long>(WSTOPSIG(status))) != 0)
+        if (ptrace(PTRACE_CONT, tid, nullptr, static_cast<long>(stop & 0xff)) != 0)
             return Look::kGone;
     }
-    if (WSTOPSIG(status) != SIGTRAP) {
+    if ((stop & 0xff) != SIGTRAP) {
         release(0);
         if (std::optional<Error> reason = obstacle(pid)) return std::move(*reason);
         return Look::kUnsafe;

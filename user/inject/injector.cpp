@@ -32,8 +32,6 @@ using process::RemoteMemory;
 using process::RemoteModule;
 using Clock = std::chrono::steady_clock;
 
-// An attach inside the after-fork hook kills the child now and then.
-constexpr milliseconds kMinimumAge{40}; // 30 ms, and 10 ms of the clock's grain
 constexpr milliseconds kThreadTimeout{3000};
 constexpr milliseconds kLeaveTimeout{200};
 // A process as young as this has an interpreter that is starting rather than one that ends.
@@ -55,12 +53,12 @@ Result<Fd> lock_target(pid_t pid, Clock::time_point deadline) {
     return directory;
 }
 
-Result<void> wait_for_age(pid_t pid) {
+Result<void> wait_for_age(pid_t pid, milliseconds minimum) {
     for (;;) {
         std::optional<milliseconds> age = read_age(pid);
         if (!age) return errno_error(fmt::format("process {}", pid), ESRCH);
-        if (*age >= kMinimumAge) return {};
-        std::this_thread::sleep_for(kMinimumAge - *age);
+        if (*age >= minimum) return {};
+        std::this_thread::sleep_for(minimum - *age);
     }
 }
 
@@ -154,9 +152,18 @@ const RemoteModule* module_of(const std::vector<RemoteModule>& modules,
     return nullptr;
 }
 
-Result<void> fill_go(Go& go, pid_t pid, const RemoteModule& module, const std::string& source) {
+// The function that says whether Python code can run. From 3.15 on Py_IsInitialized() says no while
+// site is imported; but a main thread that sleeps is there already, since nothing before sleeps.
+const char* is_ready_function(pid_t pid, const Interpreter& interpreter) {
+    const std::optional<BlockedCall> call = read_blocked_call(pid, pid);
+    const bool sleeps = call && call->number == SYS_clock_nanosleep;
+    return interpreter.minor >= 15 && sleeps ? "PyEval_ThreadsInitialized" : "Py_IsInitialized";
+}
+
+Result<void> fill_go(Go& go, pid_t pid, const RemoteModule& module, const Interpreter& interpreter,
+                     const std::string& source) {
     for (auto [slot, name] :
-         {std::pair{&go.py_is_initialized, "Py_IsInitialized"},
+         {std::pair{&go.is_ready, is_ready_function(pid, interpreter)},
           std::pair{&go.gil_ensure, "PyGILState_Ensure"},
           std::pair{&go.gil_release, "PyGILState_Release"}, std::pair{&go.dict_new, "PyDict_New"},
           std::pair{&go.dict_set_item_string, "PyDict_SetItemString"},
@@ -286,7 +293,8 @@ Result<Injection> inject_once(pid_t pid, const InjectOptions& options, Clock::ti
     if (!lock) return std::move(lock.error());
     Fd pid_fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
     if (!pid_fd.valid()) return errno_error(fmt::format("process {}", pid), errno);
-    if (Result<void> aged = wait_for_age(pid); !aged) return std::move(aged.error());
+    if (Result<void> aged = wait_for_age(pid, options.minimum_age); !aged)
+        return std::move(aged.error());
 
     Result<std::vector<RemoteModule>> modules = process::load_modules(pid);
     if (!modules) return std::move(modules.error());
@@ -328,7 +336,7 @@ Result<Injection> inject_once(pid_t pid, const InjectOptions& options, Clock::ti
     auto go = std::make_unique<Go>();
     const RemoteModule* module = module_of(*modules, *interpreter);
     if (!module) return errno_error(fmt::format("process {}", pid), ESRCH);
-    if (Result<void> filled = fill_go(*go, pid, *module, source); !filled)
+    if (Result<void> filled = fill_go(*go, pid, *module, *interpreter, source); !filled)
         return std::move(filled.error());
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)

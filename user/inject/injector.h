@@ -22,6 +22,10 @@ struct InjectOptions {
     // code run (the GIL).
     milliseconds safe_point_timeout{5000};
     milliseconds interpreter_timeout{10000};
+    // A younger process is waited for: one that is attached to inside its after-fork hooks dies now
+    // and then (30 ms were enough, and the clock's grain is 10 ms). One that has called exec since
+    // may be as young as it likes.
+    milliseconds minimum_age{40};
 };
 
 // What getting in took.

@@ -277,7 +277,7 @@ __attribute__((visibility("hidden"))) PAYLOAD void speedbump_payload_work(Region
 
     const Go& go = region->go;
     bool taken = false;
-    if (function<int()>(go.py_is_initialized)() && !hung_up(channel)) {
+    if (function<int()>(go.is_ready)() && !hung_up(channel)) {
         int gil = function<int()>(go.gil_ensure)();
         // The channel is the cancel flag: who gave up, or died, has closed it.
         if (!hung_up(channel)) {

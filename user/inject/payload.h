@@ -41,7 +41,7 @@ enum RegionState : uint32_t {
 
 // The go, sent over the bootstrap socket with SCM_RIGHTS: the channel, and the core's memfd.
 struct Go {
-    uint64_t py_is_initialized;
+    uint64_t is_ready;
     uint64_t gil_ensure;
     uint64_t gil_release;
     uint64_t dict_new;

@@ -160,7 +160,8 @@ std::optional<Error> obstacle(pid_t pid) {
     for (pid_t tid : threads) {
         std::optional<ThreadStatus> thread = read_status(pid, tid);
         if (!thread) continue;
-        if (thread->tracer != 0)
+        const std::string own_thread = fmt::format("/proc/self/task/{}", thread->tracer);
+        if (thread->tracer != 0 && access(own_thread.c_str(), F_OK) != 0)
             return make_error(ErrorKind::kPermission,
                               fmt::format("{} is traced by process {} ({})", who, thread->tracer,
                                           command_of(thread->tracer)))

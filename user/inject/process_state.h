@@ -50,8 +50,8 @@ struct LastRun {
 };
 std::optional<LastRun> read_last_run(pid_t pid, pid_t tid);
 
-// An error that names why the process can't be attached to now (a zombie, stopped, traced,
-// uninterruptible in all threads), or nothing.
+// An error that names why the process can't be attached to now (a zombie, stopped, traced by
+// another process, uninterruptible in all threads), or nothing.
 std::optional<Error> obstacle(pid_t pid);
 
 // The text of a /proc file; empty when it can't be read.

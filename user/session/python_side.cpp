@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace speedbump::session {
 
@@ -20,13 +21,9 @@ bool is_python_target(const targets::TargetLine& line) {
     return line.world == targets::World::kPython && !line.exclude;
 }
 
-// The session's other work waits meanwhile.
-inject::InjectOptions brief_options() {
-    inject::InjectOptions options;
-    options.safe_point_timeout = std::chrono::milliseconds(50);
-    options.interpreter_timeout = std::chrono::milliseconds(2000);
-    return options;
-}
+// The end of the session waits for what is under way.
+constexpr auto kSafePointTimeout = std::chrono::milliseconds(500);
+constexpr auto kInterpreterTimeout = std::chrono::milliseconds(2000);
 
 // Whether an interpreter is in the process, ready or not.
 bool has_interpreter(pid_t pid) {
@@ -67,6 +64,13 @@ int PythonSide::fd() const {
     return engine_->fd();
 }
 
+Result<std::string> PythonSide::path_entry(pid_t only) {
+    auto module = inject::StartModule::create(engine::core_tags(engine::core_directories()), only);
+    if (!module) return std::move(module).error();
+    start_module_ = std::move(*module);
+    return start_module_->path_entry();
+}
+
 void PythonSide::configure(size_t line, const engine::TargetSettings& settings,
                            uint64_t window_origin_ns) {
     table_->configure(static_cast<uint32_t>(line), settings, window_origin_ns);
@@ -78,80 +82,115 @@ void PythonSide::record(std::vector<engine::PythonMatch> matches) {
 }
 
 void PythonSide::attach(const std::vector<std::pair<pid_t, uint64_t>>& processes_and_roots,
-                        bool patient) {
-    std::vector<std::pair<pid_t, uint64_t>> pythons;
-    for (const auto& process : processes_and_roots)
-        if (!attached_.contains(process.first) && !waiting_.contains(process.first) &&
-            has_interpreter(process.first))
-            pythons.push_back(process);
-    try_attach(pythons, patient ? inject::InjectOptions{} : brief_options());
+                        bool wait) {
+    std::map<uint64_t, std::vector<pid_t>> waited_for; // by roots
+    for (const auto& [pid, roots] : processes_and_roots) {
+        if (attached_.contains(pid)) continue;
+        Attempt& attempt = attempts_[pid];
+        if (attempt.under_way || attempt.told || attempt.next != Clock::time_point::max() ||
+            !has_interpreter(pid))
+            continue;
+        attempt.roots = roots;
+        if (wait)
+            waited_for[roots].push_back(pid);
+        else
+            begin(pid, attempt);
+    }
+    for (const auto& [roots, pids] : waited_for) {
+        auto outcomes = engine_->attach(pids, roots);
+        for (size_t i = 0; i < pids.size(); ++i) settle(pids[i], std::move(outcomes[i]));
+    }
 }
 
-void PythonSide::try_attach(const std::vector<std::pair<pid_t, uint64_t>>& processes,
-                            const inject::InjectOptions& options) {
-    std::map<uint64_t, std::vector<pid_t>> by_roots;
-    for (const auto& [pid, roots] : processes) by_roots[roots].push_back(pid);
-    for (const auto& [roots, pids] : by_roots) {
-        auto results = engine_->attach(pids, roots, options);
-        for (size_t i = 0; i < pids.size(); ++i) {
-            const pid_t pid = pids[i];
-            if (results[i]) {
-                for (const std::string& text : results[i]->warnings)
-                    warn_(fmt::format("process {}: {}", pid, text));
-                record(results[i]->matches);
-                attached_.insert_or_assign(pid, std::move(*results[i]));
-                waiting_.erase(pid);
-                ever_attached_ = true;
-                continue;
-            }
-            const Error& error = results[i].error();
-            if (error.kind == ErrorKind::kNotFound) { // it is gone
-                waiting_.erase(pid);
-                continue;
-            }
-            const auto now = Clock::now();
-            Waiting& waiting = waiting_[pid];
-            if (waiting.until == Clock::time_point{}) waiting.until = now + kRetryFor;
-            if (error.kind != ErrorKind::kTimeout || now >= waiting.until) {
-                warn_(error.message + (error.hint.empty() ? "" : " (" + error.hint + ")"));
-                waiting.next = Clock::time_point::max(); // told; not tried again
-                continue;
-            }
-            const auto age = kRetryFor - (waiting.until - now);
-            waiting.roots = roots;
-            waiting.next = now + std::clamp<Clock::duration>(age / 2, kRetryFirst, kRetryLongest);
-        }
+void PythonSide::begin(pid_t pid, Attempt& attempt) {
+    inject::InjectOptions options;
+    options.safe_point_timeout = kSafePointTimeout;
+    options.interpreter_timeout = kInterpreterTimeout;
+    if (attempt.execed) options.minimum_age = std::chrono::milliseconds(0);
+    attempt.under_way = true;
+    attempt.next = Clock::time_point::max();
+    engine_->begin_attach(pid, attempt.roots, options);
+}
+
+// Takes in what came of an attempt.
+void PythonSide::settle(pid_t pid, Result<engine::PythonAttachment> outcome) {
+    const auto now = Clock::now();
+    Attempt& attempt = attempts_[pid];
+    attempt.under_way = false;
+    const bool outdated = std::exchange(attempt.outdated, false);
+    if (outcome) {
+        for (const std::string& text : outcome->warnings)
+            warn_(fmt::format("process {}: {}", pid, text));
+        if (start_module_ && attempt.execed && !outcome->from_start &&
+            !std::exchange(told_late_, true))
+            warn_(
+                fmt::format("process {} ran some of its Python before it was hooked: it was "
+                            "started with -I, -E or -S, or not with the environment that run "
+                            "had set",
+                            pid));
+        record(outcome->matches);
+        attached_.insert_or_assign(pid, std::move(*outcome));
+        ever_attached_ = true;
     }
+    if (outdated) { // a success may have been the program before's
+        attempt.next = now + kRetryFirst;
+        return;
+    }
+    if (outcome || outcome.error().kind == ErrorKind::kNotFound) { // done, or it is gone
+        attempts_.erase(pid);
+        return;
+    }
+    const Error& error = outcome.error();
+    if (attempt.until == Clock::time_point{}) attempt.until = now + kRetryFor;
+    // Starting, stopped, in the middle of an exec: it may work later.
+    const bool may_pass = error.kind == ErrorKind::kTimeout || error.kind == ErrorKind::kIo;
+    if (!may_pass || now >= attempt.until) {
+        warn_(error.message + (error.hint.empty() ? "" : " (" + error.hint + ")"));
+        attempt.told = true;
+        return;
+    }
+    const auto age = kRetryFor - (attempt.until - now);
+    attempt.next = now + std::clamp<Clock::duration>(age / 2, kRetryFirst, kRetryLongest);
 }
 
 void PythonSide::hear() {
     for (engine::PythonEvent& event : engine_->poll()) {
         record(std::move(event.matches));
-        if (event.kind == engine::PythonEvent::Kind::kGone) attached_.erase(event.process);
+        if (event.kind == engine::PythonEvent::Kind::kGone) {
+            attached_.erase(event.process);
+            if (event.reason == "exit") attempts_[event.process].told = true; // it is ending
+        }
+        if (event.outcome) settle(event.process, std::move(*event.outcome));
     }
 }
 
-void PythonSide::forget(pid_t pid) {
-    hear(); // the old program's channel hung up at the exec
+void PythonSide::execed(pid_t pid) {
+    hear(); // the old program's channel hung up
     attached_.erase(pid);
-    waiting_.erase(pid);
+    const bool under_way = attempts_[pid].under_way;
+    attempts_[pid] = {.execed = true, .under_way = under_way, .outdated = under_way};
+}
+
+void PythonSide::exited(pid_t pid) {
+    const auto attempt = attempts_.find(pid);
+    if (attempt != attempts_.end() && !attempt->second.under_way) attempts_.erase(attempt);
 }
 
 void PythonSide::tend() {
     hear();
     const auto now = Clock::now();
-    std::vector<std::pair<pid_t, uint64_t>> due;
-    for (const auto& [pid, waiting] : waiting_)
-        if (waiting.next <= now) due.emplace_back(pid, waiting.roots);
-    if (due.empty()) return;
-    try_attach(due, brief_options());
+    for (auto& [pid, attempt] : attempts_) {
+        if (attempt.next > now) continue;
+        attempt.next = Clock::time_point::max();
+        if (!attached_.contains(pid) && has_interpreter(pid)) begin(pid, attempt);
+    }
 }
 
 Clock::duration PythonSide::longest_sleep() const {
     Clock::duration sleep = std::chrono::hours(1);
-    for (const auto& [pid, waiting] : waiting_)
-        if (waiting.next != Clock::time_point::max())
-            sleep = std::min(sleep, std::max<Clock::duration>(waiting.next - Clock::now(),
+    for (const auto& [pid, attempt] : attempts_)
+        if (attempt.next != Clock::time_point::max())
+            sleep = std::min(sleep, std::max<Clock::duration>(attempt.next - Clock::now(),
                                                               std::chrono::milliseconds(1)));
     return sleep;
 }

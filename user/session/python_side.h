@@ -6,11 +6,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/python_engine.h"
 #include "engine/python_table.h"
+#include "inject/start_module.h"
 #include "session/types.h"
 #include "targets/target.h"
 #include "util/clock.h"
@@ -30,16 +32,21 @@ class PythonSide {
     // Hooks those of the processes that are Python, several at a time. A process that is none is
     // passed over; one that will be soon (it has just been exec'd) is tried again by tend(). What
     // cannot be hooked is told once.
-    // `patient`: waits seconds for each where it must, as befits a session's beginning; else such
-    // a process, too, is left for tend().
-    void attach(const std::vector<std::pair<pid_t, uint64_t>>& processes_and_roots, bool patient);
+    // `wait`: until all are hooked or have failed, as befits a session's beginning; else threads
+    // do it meanwhile, and tend() takes in what came of it.
+    void attach(const std::vector<std::pair<pid_t, uint64_t>>& processes_and_roots, bool wait);
     // The process runs another program now.
-    void forget(pid_t pid);
+    void execed(pid_t pid);
+    void exited(pid_t pid);
     // Takes in what the interpreters say, and tries again what was not ready.
     void tend();
     int fd() const;
     // When tend() has something to do at the latest.
     Clock::duration longest_sleep() const;
+
+    // For the front of the PYTHONPATH of the session's own program, which is then hooked before its
+    // first line; so are the Pythons that it starts, unless `only` names its process.
+    Result<std::string> path_entry(pid_t only);
 
     void configure(size_t line, const engine::TargetSettings& settings, uint64_t window_origin_ns);
     void arm(bool armed) { table_->arm(armed); }
@@ -51,14 +58,19 @@ class PythonSide {
     bool ever_attached() const { return ever_attached_; }
 
   private:
-    struct Waiting {
+    // A process on its way to being hooked.
+    struct Attempt {
         uint64_t roots = 0;
-        Clock::time_point next{};
+        bool execed = false;    // since it was forked
+        bool under_way = false; // else `next` says when it is tried again
+        bool outdated = false;  // what is under way is aimed at the program before
+        bool told = false;      // that it failed; not tried again
+        Clock::time_point next = Clock::time_point::max();
         Clock::time_point until{};
     };
     explicit PythonSide(std::function<void(const std::string&)> warn) : warn_(std::move(warn)) {}
-    void try_attach(const std::vector<std::pair<pid_t, uint64_t>>& processes,
-                    const inject::InjectOptions& options);
+    void begin(pid_t pid, Attempt& attempt);
+    void settle(pid_t pid, Result<engine::PythonAttachment> outcome);
     void hear();
     void record(std::vector<engine::PythonMatch> matches);
 
@@ -67,8 +79,10 @@ class PythonSide {
     std::unique_ptr<engine::PythonEngine> engine_; // after the table, so that it detaches first
     std::vector<engine::PythonMatch> matches_;
     std::map<pid_t, engine::PythonAttachment> attached_;
-    std::map<pid_t, Waiting> waiting_;
+    std::map<pid_t, Attempt> attempts_;
     bool ever_attached_ = false;
+    std::optional<inject::StartModule> start_module_;
+    bool told_late_ = false;
 };
 
 } // namespace speedbump::session

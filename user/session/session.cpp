@@ -645,7 +645,7 @@ void Session::Impl::handle(const engine::TreeEvent& event) {
             // the kernel aims at the leader's task, and when another thread calls exec that one
             // is gone.
             if (event.parent_tgid != 0) drop_probes(event.tgid);
-            if (python) python->forget(event.pid);
+            if (python) python->execed(event.pid);
             look_at(*member);
             break;
         }
@@ -656,6 +656,7 @@ void Session::Impl::handle(const engine::TreeEvent& event) {
             const std::set<FileKey> mapped = member->files;
             members.ended(*member);
             drop_probes(event.tgid);
+            if (python && event.type == Type::kExit) python->exited(event.pid);
             if (event.type == Type::kLeave)
                 for (const FileKey& key : mapped) narrow(key);
             break;
@@ -758,6 +759,11 @@ Clock::duration Session::Impl::longest_sleep() const {
     if (kmod) sleep = std::min(sleep, kmod->until_next_change());
     if (mappings && mappings->moderated()) sleep = std::min<Clock::duration>(sleep, kModeratedTick);
     return python ? std::min(sleep, python->longest_sleep()) : sleep;
+}
+
+Result<std::string> Session::python_path_entry() {
+    if (!impl_->python) return std::string();
+    return impl_->python->path_entry(impl_->options.follow_children ? 0 : impl_->options.pids[0]);
 }
 
 Result<void> Session::run_for(milliseconds timeout, int wake_fd) {

@@ -31,6 +31,10 @@ class Session {
     void pause();
     void resume();
 
+    // For the front of PYTHONPATH in the environment of the program of `run`: with it Python is
+    // slowed from its first line. "" without Python targets.
+    Result<std::string> python_path_entry();
+
     // Waits up to `timeout` for something to happen in the tree (fork, exec, new mapping, exit) and
     // deals with it. Also returns, with no error, when `wake_fd` (-1: none) becomes readable.
     // kNotFound once no process of the tree is left.
