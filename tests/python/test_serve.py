@@ -343,7 +343,7 @@ def test_closed_table_removes_hooks_without_a_socket(python, serve):
     assert table.hits() == 1
 
 
-def test_attach_and_detach_many_times(serve):
+def test_attach_and_detach_many_times(python, serve):
     served, channels = serve(100)
     served.ask("start_loop()")
     table = loader.Table(1)
@@ -359,8 +359,9 @@ def test_attach_and_detach_many_times(serve):
             message = channel.receive()
         assert message["op"] == "gone"
         channel.close()
-    # The slots of one process are used again, not one a session.
-    assert len([1 for pid in table.counts(0)]) == 1
+    # The slots of one process are used again, not one a session; without a GIL each thread keeps
+    # the one of its last session.
+    assert python.name.endswith("t") or len(table.counts(0)) == 1
     served.ask("globals().update(stop=True)")
 
 

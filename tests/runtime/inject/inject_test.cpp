@@ -113,7 +113,7 @@ TEST_P(EveryPython, KeepsRelativeTimeouts) {
         std::this_thread::sleep_for(25ms);
     }
     ASSERT_GE(target.beats(), 2u);
-    EXPECT_GT(attached, 100); // some ten in each wait
+    EXPECT_GT(attached, 50); // some in each wait, on a busy machine too
     // Started over, a wait would be late by as much as it had waited at the last stop.
     EXPECT_LT(target.beats() - 2, 150000u) << "microseconds late at worst";
 }
