@@ -20,7 +20,7 @@ allow=()
 [ "$tests" != bpf ] || allow=(--allow 'leaking uprobe')
 
 exec "$root/scripts/vm.sh" "$kernel" --memory 2048 --append "$append" "${allow[@]}" \
-    --timeout "${SB_TIMEOUT:-400}" --log "$out/console-$tests.log" \
+    --timeout "${SB_TIMEOUT:-800}" --log "$out/console-$tests.log" \
     --add "$out/python/usr:/usr" --add "$build/speedbump:/bin/" --add "$build/sbctl:/bin/" \
     --add "$build/programs:/programs" --add "$root/tests/runtime:/tests" \
     --add "$here/guest.sh:/guest.sh" --add "$here/guest_test.py:/tests/" \
