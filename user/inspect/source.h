@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+namespace speedbump::inspect {
+
+// A piece of the target's memory.
+using Piece = iovec;
+inline Piece piece(uint64_t address, size_t size) {
+    return {reinterpret_cast<void*>(address), size}; // NOLINT: an address of another process
+}
+
+// The memory of a process that runs meanwhile.
+class Source {
+  public:
+    virtual ~Source() = default;
+    // Copies the pieces in their order into `out`, one behind the other; the number of bytes up to
+    // the first piece that can't be read in full, or -errno when the process can't be read at all.
+    virtual ssize_t gather(std::span<const Piece> pieces, char* out) const = 0;
+
+    bool read(uint64_t address, void* out, size_t size) const {
+        const Piece one = piece(address, size);
+        return gather({&one, 1}, static_cast<char*>(out)) == static_cast<ssize_t>(size);
+    }
+    template <typename T>
+    std::optional<T> value(uint64_t address) const {
+        T result;
+        if (!read(address, &result, sizeof(result))) return std::nullopt;
+        return result;
+    }
+};
+
+// By process_vm_readv: nothing is stopped, changed or written.
+class ProcessSource : public Source {
+  public:
+    explicit ProcessSource(pid_t pid) : pid_(pid) {}
+    ssize_t gather(std::span<const Piece> pieces, char* out) const override;
+
+  private:
+    pid_t pid_;
+};
+
+} // namespace speedbump::inspect

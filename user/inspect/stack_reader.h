@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "inspect/code.h"
+#include "inspect/layout.h"
+#include "inspect/sleep_watch.h"
+#include "inspect/source.h"
+#include "util/clock.h"
+#include "util/result.h"
+
+namespace speedbump::inspect {
+
+enum class WhichThreads {
+    kAll,
+    kMain,       // the main thread of the main interpreter
+    kOnlyActive, // the thread that holds the GIL; without a GIL those that don't sleep
+};
+
+struct ReaderOptions {
+    WhichThreads threads = WhichThreads::kAll;
+    // How long one thread's stack is tried before it is given up: a stack that changes faster
+    // than it can be read needs many tries.
+    std::chrono::microseconds patience{10000};
+};
+
+struct Frame {
+    const Function* function = nullptr; // lives as long as the reader
+    int line = 0;                       // 0: not known
+};
+
+enum class StackFault {
+    kFine,
+    kChanging,   // each time it was read it changed meanwhile
+    kUnreadable, // points to memory that is not there
+    kCircle,     // its frames go on for ever
+    kNoCode,     // a frame runs what is no code object
+};
+
+struct ThreadStack {
+    pid_t tid = 0;
+    int64_t interpreter = 0; // its id; 0: the main one
+    StackFault fault = StackFault::kFine;
+    bool holds_gil = false;
+    bool asleep = false;       // blocked in the kernel for certain; else running or able to run
+    std::vector<Frame> frames; // innermost first; of use only without a fault
+};
+
+// Why a stack could not be read, for people.
+const char* describe(StackFault fault);
+
+// Reads the Python stacks of a running process. The process is not stopped, changed or written
+// to. Each stack that it gives was a stack of that thread at one moment between the call and the
+// return of sample(); docs/decisions/0005-reading-stacks.md says why. Stacks of different threads
+// may be of different moments. For one thread at a time.
+class StackReader {
+  public:
+    // kUnsupported when the process runs no Python that can be read (says which), kPermission,
+    // kNotFound.
+    static Result<StackReader> open(pid_t pid, const ReaderOptions& options);
+    // Over memory from anywhere; `pid` 0: no such process, nothing is known of its threads.
+    static Result<StackReader> open(std::unique_ptr<Source> source,
+                                    const process::Interpreter& interpreter, uint64_t code_type,
+                                    pid_t pid, const ReaderOptions& options);
+    StackReader(StackReader&&) noexcept;
+    StackReader& operator=(StackReader&&) noexcept;
+    ~StackReader();
+
+    // Reads the stacks that were asked for. An error when the process is gone, runs another
+    // program, or its threads can't be listed. A single thread's failure is its stack's fault.
+    Result<void> sample();
+    // Of the last sample.
+    const std::vector<const ThreadStack*>& stacks() const;
+    // All functions seen so far, by id.
+    const std::deque<Function>& functions() const;
+    const process::Interpreter& interpreter() const;
+
+  private:
+    class Impl;
+    explicit StackReader(std::unique_ptr<Impl> impl);
+    std::unique_ptr<Impl> impl_;
+};
+
+} // namespace speedbump::inspect
