@@ -56,6 +56,9 @@ int main(int argc, char** argv) {
     add_run(app, action, program);
     add_check(app, action);
     add_list(app, action);
+    add_discover(app, action);
+    add_dump(app, action);
+    add_bench(app, action);
     add_doctor(app, action);
     add_calibrate(app, action);
     add_status(app, action);

@@ -16,8 +16,8 @@ _speedbump() {
 
     if [ "$COMP_CWORD" -eq 1 ]; then
         mapfile -t COMPREPLY < <(compgen -W \
-            'attach run check list doctor calibrate status set pause resume detach experiment
-                report compare --help --version' -- "$current")
+            'attach run check list discover dump doctor calibrate bench status set pause resume
+                detach experiment report compare --help --version' -- "$current")
         return
     fi
     if [ "$command" = run ]; then
@@ -46,6 +46,14 @@ _speedbump() {
         mapfile -t COMPREPLY < <(compgen -W 'error warn ignore' -- "$current")
         return
         ;;
+    --code)
+        mapfile -t COMPREPLY < <(compgen -W 'basic deep_static threads' -- "$current")
+        return
+        ;;
+    --threads)
+        mapfile -t COMPREPLY < <(compgen -W 'all main only_active' -- "$current")
+        return
+        ;;
     --session)
         mapfile -t COMPREPLY < <(compgen -W "$(_speedbump_sessions)" -- "$current")
         return
@@ -59,7 +67,7 @@ _speedbump() {
             'native: python: latency: usdt: syscall: command: file: http:' -- "$current")
         return
         ;;
-    --delay | --start | --duration | --stats | --every) return ;;
+    --delay | --start | --duration | --stats | --every | --for | --budget | --rate | --top) return ;;
     --cgroup)
         mapfile -t COMPREPLY < <(compgen -d -- "$current")
         return
@@ -70,6 +78,12 @@ _speedbump() {
         attach) options="--pid --cgroup $session $output" ;;
         run) options="$session $output" ;;
         check) options="--pid --no-children --exe --entry-only $output" ;;
+        discover)
+            options="--pid --no-children --for --native --no-native --no-python --budget --rate
+                --top --output --collapsed --json --verbose --help"
+            ;;
+        dump) options="--pid --no-children $output" ;;
+        bench) options="--code --threads --duration --python --pid $output" ;;
         list | doctor) options="--pid $output" ;;
         experiment)
             options="--pid --cgroup --progress --doses --blocks --precision --time --seed
@@ -87,6 +101,8 @@ _speedbump() {
     fi
     if [ "$command" = status ]; then
         mapfile -t COMPREPLY < <(compgen -W "$(_speedbump_sessions)" -- "$current")
+    elif [ "$command" = bench ]; then
+        mapfile -t COMPREPLY < <(compgen -W inspect -- "$current")
     elif [ "$command" = set ]; then
         mapfile -t COMPREPLY < <(compgen -W 'delay= every= start= duration=' -- "$current")
     else

@@ -147,6 +147,11 @@ std::string targets_line(const ListedFunction& function) {
            exact_half(function.demangled.empty() ? function.name : function.demangled, false);
 }
 
+std::string python_targets_line(const std::string& file, const std::string& name,
+                                bool is_qualified) {
+    return exact_half(file, true) + ":" + (is_qualified ? "" : "*") + exact_half(name, false);
+}
+
 std::string list_text(const std::vector<ListedFunction>& functions) {
     std::string out;
     for (const ListedFunction& function : functions) {

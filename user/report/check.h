@@ -51,6 +51,10 @@ struct ListedFunction {
 std::string list_text(const std::vector<ListedFunction>& functions);
 // The targets line that names exactly this function.
 std::string targets_line(const ListedFunction& function);
+// The targets line for the Python functions of this name in this file. A name that isn't qualified
+// (CPython 3.10) stands for all functions and methods that end in it.
+std::string python_targets_line(const std::string& file, const std::string& name,
+                                bool is_qualified);
 
 // The table of `doctor`: state, name, detail, and below it the line to paste.
 std::string doctor_text(const std::vector<engine::Check>& checks, const Style& style);

@@ -5,11 +5,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "report/json_parts.h"
 #include "report/text.h"
 
 namespace speedbump::report {
-
-namespace {
 
 using nlohmann::ordered_json;
 
@@ -17,13 +16,15 @@ std::string to_line(const ordered_json& document) {
     return document.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-ordered_json head(const Context& context, const std::string& schema) {
+ordered_json document_head(const Context& context, const std::string& schema) {
     ordered_json document = {{"schema", schema},           {"command", context.command},
                              {"version", context.version}, {"host", context.host},
                              {"kernel", context.kernel},   {"machine", context.machine}};
     if (!context.engine.empty()) document["engine"] = context.engine;
     return document;
 }
+
+namespace {
 
 int64_t unix_ns(std::chrono::system_clock::time_point time) {
     return std::chrono::duration_cast<nanoseconds>(time.time_since_epoch()).count();
@@ -182,7 +183,7 @@ void add_outcome(ordered_json& document, const session::SessionOptions& options,
 
 std::string attach_matched_json(const Context& context, const session::SessionOptions& options,
                                 const Snapshot& snapshot, const TargetsFile& file) {
-    ordered_json document = head(context, "speedbump/attach/1");
+    ordered_json document = document_head(context, "speedbump/attach/1");
     document["type"] = "matched";
     document["time_unix_ns"] = unix_ns(snapshot.taken_at);
     document["options"] = options_json(options);
@@ -262,7 +263,7 @@ std::string attach_sample_json(const Snapshot& before, const Snapshot& now,
 std::string attach_final_json(const Context& context, const session::SessionOptions& options,
                               const Snapshot& snapshot, const TargetsFile& file,
                               const std::string& reason) {
-    ordered_json document = head(context, "speedbump/attach/1");
+    ordered_json document = document_head(context, "speedbump/attach/1");
     document["type"] = "final";
     document["reason"] = reason;
     document["time_unix_ns"] = unix_ns(snapshot.taken_at);
@@ -272,7 +273,7 @@ std::string attach_final_json(const Context& context, const session::SessionOpti
 
 std::string session_json(const Context& context, pid_t pid, const session::SessionOptions& options,
                          const Snapshot& snapshot, const TargetsFile& file) {
-    ordered_json document = head(context, "speedbump/session/1");
+    ordered_json document = document_head(context, "speedbump/session/1");
     document["pid"] = pid;
     document["time_unix_ns"] = unix_ns(snapshot.taken_at);
     document["armed"] = snapshot.armed;
@@ -281,7 +282,7 @@ std::string session_json(const Context& context, pid_t pid, const session::Sessi
 }
 
 std::string check_json(const Context& context, const CheckReport& report, const TargetsFile& file) {
-    ordered_json document = head(context, "speedbump/check/1");
+    ordered_json document = document_head(context, "speedbump/check/1");
     document["targets_file"] = file.path;
     document["looked_at"] = report.places;
     const std::vector<LineState> states = line_states(report, file);
@@ -316,7 +317,7 @@ std::string check_json(const Context& context, const CheckReport& report, const 
 }
 
 std::string list_json(const Context& context, const std::vector<ListedFunction>& functions) {
-    ordered_json document = head(context, "speedbump/list/1");
+    ordered_json document = document_head(context, "speedbump/list/1");
     ordered_json list = ordered_json::array();
     for (const ListedFunction& function : functions) {
         list.push_back({{"path", function.path},
@@ -332,7 +333,7 @@ std::string list_json(const Context& context, const std::vector<ListedFunction>&
 }
 
 std::string doctor_json(const Context& context, const std::vector<engine::Check>& checks) {
-    ordered_json document = head(context, "speedbump/doctor/1");
+    ordered_json document = document_head(context, "speedbump/doctor/1");
     ordered_json list = ordered_json::array();
     for (const engine::Check& check : checks) {
         list.push_back({{"name", check.name},
@@ -346,7 +347,7 @@ std::string doctor_json(const Context& context, const std::vector<engine::Check>
 
 std::string calibrate_json(const Context& context,
                            const std::vector<engine::CalibrationRow>& rows) {
-    ordered_json document = head(context, "speedbump/calibrate/1");
+    ordered_json document = document_head(context, "speedbump/calibrate/1");
     ordered_json list = ordered_json::array();
     for (const engine::CalibrationRow& row : rows) {
         ordered_json points = ordered_json::array();

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: MIT
+"""`discover` on services under load: what it writes is taken as it is by `check` and `attach`."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+
+import mixed_test
+import services_test
+from harness import *
+
+
+def discover(pid: int, *options: str) -> dict:
+    done = subprocess.run(
+        [SPEEDBUMP, "discover", "--pid", str(pid), "--json", *options],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, (done.returncode, done.stderr)
+    return json.loads(done.stdout)
+
+
+def take(targets: pathlib.Path, pid: int) -> dict:
+    """Feeds the file to `check` and `attach`; what check made of it."""
+    lines = [line for line in targets.read_text().splitlines() if line[:1] not in ("", "#")]
+    assert len(lines) > 0
+    checked = subprocess.run(
+        [SPEEDBUMP, "check", str(targets), "--pid", str(pid), "--json"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert checked.returncode == 0, checked.stderr
+    attached = subprocess.run(
+        [SPEEDBUMP, "attach", str(targets), "--pid", str(pid), "--duration", "500ms", "-q"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert attached.returncode == 0, attached.stderr
+    return json.loads(checked.stdout)
+
+
+def test_redis() -> None:
+    with services_test.redis() as (server, port), services_test.RedisLoad(port):
+        targets = scratch() / "targets.txt"
+        found = discover(server.pid, "--for", "4s", "-o", str(targets))
+        native = found["native"]
+        calls = {one["name"]: one["calls_per_second"] for one in native["functions"]}
+        assert native["watched"] > 500, native["watched"]
+        assert native["never_called"], "nothing is never called"
+        assert calls, native
+        report = take(targets, server.pid)
+        assert report["lines"], report
+
+
+def test_redis_by_a_glob() -> None:
+    with services_test.redis() as (server, port), services_test.RedisLoad(port) as load:
+        before = load.requests
+        start = time.monotonic()
+        found = discover(
+            server.pid, "--for", "2s", "--budget", "50", "--native", "processCommand",
+            "--native", "nothing_of_this_name",
+        )  # fmt: skip
+        rate = (load.requests - before) / (time.monotonic() - start)
+        (one,) = [f for f in found["native"]["functions"] if f["name"] == "processCommand"]
+        assert rate / 3 < one["calls_per_second"] < rate * 3, (rate, one)
+        assert list(one["processes"]) == [str(server.pid)]
+        assert any("nothing_of_this_name" in line for line in found["native"]["no_such_function"])
+
+
+def test_nginx() -> None:
+    with services_test.nginx() as (server, port):
+        stop = threading.Event()
+
+        def load() -> None:
+            while not stop.is_set():
+                services_test._request(port, 20)
+
+        thread = threading.Thread(target=load)
+        thread.start()
+        try:
+            targets = scratch() / "targets.txt"
+            found = discover(server.pid, "--for", "3s", "-o", str(targets))
+            assert len(found["pids"]) == 3, found["pids"]
+            assert found["native"]["functions"], found
+            take(targets, server.pid)
+        finally:
+            stop.set()
+            thread.join()
+
+
+def test_the_shop() -> None:
+    """Both worlds of gunicorn, Flask and SQLite, of which buy() and sqlite3_step are called."""
+    shop = mixed_test.Shop()
+    stop = threading.Event()
+
+    def load() -> None:
+        number = 0
+        while not stop.is_set():
+            shop.buy(number := number + 1)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        folder = scratch()
+        targets, collapsed = folder / "targets.txt", folder / "stacks.txt"
+        found = discover(
+            shop.pid, "--for", "4s", "--native", "libsqlite3.so*:sqlite3_*", "--budget", "30",
+            "--rate", "500", "--top", "0", "-o", str(targets), "--collapsed", str(collapsed),
+        )  # fmt: skip
+        python = {one["function"]: one for one in found["python"]["functions"]}
+        assert "buy" in python and python["buy"]["total"] > 0, list(python)[:20]
+        native = {one["name"]: one for one in found["native"]["functions"]}
+        assert "sqlite3_step" in native, list(native)
+        assert len(native["sqlite3_step"]["processes"]) == 2, native["sqlite3_step"]
+        assert ";buy (" in collapsed.read_text()
+        report = take(targets, shop.pid)
+        assert report["lines"], report
+    finally:
+        stop.set()
+        thread.join()
+        shop.end()
+
+
+def test_budget() -> None:
+    """What counting costs stays near what it may, on a library of 30,000 hot symbols."""
+    folder = scratch()
+    count = 30_000
+    source = "".join(f"int f{i}(int x) {{ return x + {i}; }}\n" for i in range(count))
+    table = ",".join(f"f{i}" for i in range(count))
+    (folder / "big.c").write_text(source + f"int (*all[])(int) = {{{table}}};\n")
+    (folder / "main.c").write_text(
+        "#include <stdio.h>\nextern int (*all[])(int);\nint main(void) { puts(\"ready\");"
+        f"fflush(stdout); for (unsigned i = 0;; i = (i + 1) % {count}) all[i](1); }}\n"
+    )
+    compiler = need("gcc")
+    for command in (
+        ["-O1", "-shared", "-fPIC", "-o", "libbig.so", "big.c"],
+        ["-o", "main", "main.c", "./libbig.so"],
+    ):
+        subprocess.run([compiler, *command], cwd=folder, check=True)
+    process = subprocess.Popen([str(folder / "main")], cwd=folder, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() == b"ready\n"
+        found = discover(
+            process.pid, "--for", "6s", "--budget", "10", "--native", "*libbig.so:f*", "--top", "0"
+        )["native"]
+        watched = found["watched"] + found["not_watched"] + found["refused"]
+        assert watched >= count, found["watched"]
+        assert len(found["functions"]) > 0
+        assert found["added_cpu"] < 0.2, found["added_cpu"]
+        print(f"  {found['watched']} watched, {found['added_cpu']:.1%} of a CPU added")
+    finally:
+        process.kill()
+        process.wait()
+
+
+if __name__ == "__main__":
+    main(globals())

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: MIT
+"""Python stacks read from outside: right, or reported as not read."""
+
+import json
+import subprocess
+import sys
+import time
+
+import harness
+import pythons
+
+TREES = (pythons.SOURCE / "tests/programs/stacks/trees.py").read_text()
+STACK_CHECK = str(harness.PROGRAMS / "stack_check")
+MODES = ["alternating", "shared", "generators", "recursion", "reuse", "oversized", "threads"]
+
+
+def dump(*arguments: str, status: int = 0) -> dict:
+    done = subprocess.run(
+        [harness.SPEEDBUMP, "dump", "--json", *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == status, (done.returncode, done.stdout[-500:], done.stderr)
+    return json.loads(done.stdout) if done.stdout else {"error": done.stderr}
+
+
+def test_no_stack_mixes_two_moments() -> None:
+    for python in pythons.find():
+        for mode in MODES:
+            process = python.start(TREES, mode)
+            samples = 300 if mode == "recursion" else 3000
+            done = subprocess.run(
+                [STACK_CHECK, str(process.pid), mode, str(samples)],
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
+            assert done.stdout, (python.name, mode, done.stderr)
+            result = json.loads(done.stdout)
+            assert result["wrong"] == 0, (python.name, mode, result)
+            # Paths are new in the beginning, and this machine may be busy.
+            assert result["failed"] <= samples / 20, (python.name, mode, result)
+            process.kill()
+            process.wait()
+        print(f"  Python {python.name}")
+
+
+def test_dump_shows_every_thread() -> None:
+    for python in pythons.find():
+        process = python.start(TREES, "zoo")
+        (shown,) = dump("--pid", str(process.pid))["processes"]
+        assert shown["pid"] == process.pid
+        assert shown["python"] == python.name, shown["python"]
+        stacks = {}
+        for thread in shown["threads"]:
+            names = [frame["function"].split(".")[-1] for frame in thread["frames"]]
+            stacks[names[0]] = (thread, names)
+        main, names = stacks["zoo"]
+        assert main["tid"] == process.pid and names[-2:] == ["<module>", "<module>"]
+        _, deep = stacks["deep"]
+        assert deep.count("deep") == 901
+        _, coroutine = stacks["inner"]
+        assert coroutine[1] == "outer" and "run_coroutine" in coroutine
+        assert stacks["generator"][1][1] == "chain"
+        assert stacks["<lambda>"][1][1] == "called_from_c"
+        made = stacks["made"][0]["frames"][0]
+        assert (made["file"], made["line"]) == ("<made at run time>", 3)
+        umlaut = stacks["größe_in_日本語"][0]
+        line = umlaut["frames"][0]["line"]
+        assert TREES.splitlines()[line - 1].strip() == "time.sleep(1000)"
+        assert umlaut["state"] == "sleeping"
+
+
+def test_several_interpreters() -> None:
+    for python in pythons.find():
+        code = """
+import sys, threading, time
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+one = interpreters.create()
+source = "import time\\ndef inside(): time.sleep(1000)\\ninside()"
+threading.Thread(
+    target=getattr(interpreters, "run_string", None) or interpreters.exec, args=(one, source),
+    daemon=True).start()
+time.sleep(0.5)
+print("ready", flush=True)
+def outside(): time.sleep(1000)
+outside()
+"""
+        process = python.start(code)
+        (shown,) = dump("--pid", str(process.pid))["processes"]
+        tops = {(t["interpreter"] != 0, t["frames"][0]["function"])
+                for t in shown["threads"] if t["frames"]}
+        assert {(True, "inside"), (False, "outside")} <= tops, (python.name, tops)
+
+
+def test_a_process_is_not_disturbed() -> None:
+    """Nothing in its memory changes, and it does not stop."""
+    python = pythons.find()[0]
+    process = python.start(TREES, "alternating")
+    status = f"/proc/{process.pid}/status"
+    dump("--pid", str(process.pid))
+    with open(status) as file:
+        text = file.read()
+    assert "TracerPid:\t0" in text and "State:\tR" in text, text
+
+
+def test_bench_reads_all_kinds_of_program() -> None:
+    for code in ("basic", "deep_static", "threads"):
+        for threads in ("all", "main", "only_active"):
+            done = subprocess.run(
+                [harness.SPEEDBUMP, "bench", "inspect", "--code", code, "--threads", threads,
+                 "-d", "0.5", "--python", pythons.find()[0].command[0], "--json"],
+                capture_output=True, text=True, timeout=60,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            result = json.loads(done.stdout)
+            assert result["attempts"] > 100, result
+            assert result["success_share"] > 0.9, result
+            if result["attempts"] > 10_000:
+                assert "10,000 attempts" in done.stderr, done.stderr
+
+
+def test_errors_say_what_is_wrong() -> None:
+    sleeper = subprocess.Popen(["sleep", "100"])
+    try:
+        error = dump("--pid", str(sleeper.pid), status=5)["error"]
+        assert "runs no Python" in error, error
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+    error = dump("--pid", str(sleeper.pid), status=1)["error"]
+    assert "No such" in error, error
+    old = sorted((pythons.pathlib.Path.home() / ".pyenv/versions").glob("3.[6-9].*/bin/python3"))
+    for path in old:
+        process = subprocess.Popen([path, "-c", "import time; time.sleep(100)"])
+        time.sleep(0.3)
+        error = dump("--pid", str(process.pid), status=5)["error"]
+        assert "3.10 to 3.15" in error, error
+        process.kill()
+        process.wait()
+    process = pythons.find()[0].start(TREES, "zoo")
+    done = subprocess.run(
+        [harness.SPEEDBUMP, "dump", "--pid", str(process.pid)],
+        capture_output=True,
+        text=True,
+        user=65534,
+        group=65534,
+        extra_groups=[],
+    )
+    assert done.returncode == 4 and "try: " in done.stderr, (done.returncode, done.stderr)
+
+
+def test_a_program_that_ends_or_execs_while_it_is_read() -> None:
+    python = pythons.find()[0]
+    if python.root is not None:
+        raise harness.Skip("no Python outside of a root of its own")
+    for ending in ("os._exit(0)", "os.execv('/bin/sleep', ['sleep', '5'])"):
+        process = python.start(
+            f"import os, sys, time\nprint('ready', flush=True)\ntime.sleep(0.5)\n{ending}\n"
+        )
+        done = subprocess.run(
+            [STACK_CHECK, str(process.pid), "alternating", "100000000"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        expected = "has ended" if "exit" in ending else "exec"
+        assert expected in done.stderr, (ending, done.stdout, done.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main(globals()))

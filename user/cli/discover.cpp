@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT
+#include <poll.h>
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "cli/command.h"
+#include "cli/exit_status.h"
+#include "cli/look.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/signals.h"
+#include "inspect/stack_reader.h"
+#include "report/discovery.h"
+#include "session/native_survey.h"
+#include "targets/parser.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+namespace speedbump::cli {
+
+namespace {
+
+struct DiscoverArguments {
+    std::vector<pid_t> pids;
+    bool follow_children = true;
+    std::optional<std::chrono::nanoseconds> duration;
+    std::vector<std::string> native;
+    bool no_native = false;
+    bool no_python = false;
+    double budget = 5; // percent of one CPU
+    unsigned rate = 100;
+    size_t top = 20;
+    std::string collapsed_path;
+    std::string targets_path;
+    OutputArguments output;
+};
+
+using Readers = std::vector<std::pair<pid_t, inspect::StackReader>>;
+
+Readers open_readers(const std::vector<pid_t>& pids, report::Discovery& discovery) {
+    Readers readers;
+    for (pid_t pid : pids) {
+        auto reader = inspect::StackReader::open(pid, {});
+        if (reader) {
+            discovery.interpreters.push_back("process " + std::to_string(pid) + ": " +
+                                             reader->interpreter().describe());
+            readers.emplace_back(pid, std::move(*reader));
+        } else if (reader.error().message.find("runs no Python") == std::string::npos) {
+            discovery.notes.push_back(reader.error().message);
+        }
+    }
+    return readers;
+}
+
+// Samples all readers until `end` or until told to stop.
+void sample_python(Readers& readers, unsigned rate, Clock::time_point end,
+                   const std::function<bool()>& interrupted, inspect::Profile& profile) {
+    // Without pause at first: stacks that are known are read more surely.
+    const Clock::time_point warm = Clock::now() + std::chrono::milliseconds(100);
+    while (Clock::now() < warm)
+        for (auto& [pid, reader] : readers) (void)reader.sample();
+    const auto period = std::chrono::nanoseconds(1'000'000'000 / rate);
+    for (auto next = Clock::now(); next < end && !readers.empty() && !interrupted();
+         next += period) {
+        std::this_thread::sleep_until(next);
+        std::erase_if(readers, [&, &profile = profile](auto& one) {
+            auto sampled = one.second.sample();
+            if (sampled) profile.add(one.first, one.second);
+            return !sampled && sampled.error().kind == ErrorKind::kNotFound;
+        });
+        next = std::max(next, Clock::now() - period); // a late one is not made up for
+    }
+}
+
+Result<targets::TargetsFile> native_lines(const std::vector<std::string>& globs) {
+    std::string text;
+    for (const std::string& glob : globs) {
+        const bool names_file = glob.find(':') != std::string::npos;
+        text += (names_file ? "+" : "+*:") + glob + "\n";
+    }
+    if (globs.empty()) text = "+*:*\n";
+    auto parsed = targets::parse_targets(text, "--native");
+    if (!parsed.errors.empty())
+        return make_error(ErrorKind::kUsage, "--native: " + parsed.errors.front().message);
+    return std::move(parsed.file);
+}
+
+Result<void> write_file(const std::string& path, const std::string& text) {
+    std::ofstream file(path, std::ios::trunc);
+    file << text << std::flush;
+    if (!file) return errno_error("write " + path, errno);
+    return {};
+}
+
+bool is_readable(int fd) {
+    pollfd wait{fd, POLLIN, 0};
+    return poll(&wait, 1, 0) > 0;
+}
+
+Result<int> discover(const DiscoverArguments& arguments) {
+    auto output = Output::open(arguments.output);
+    if (!output) return std::move(output).error();
+    const auto lines = native_lines(arguments.native);
+    if (!lines) return lines.error();
+    report::Discovery discovery;
+    discovery.top = arguments.top;
+    discovery.pids = arguments.follow_children ? with_descendants(arguments.pids) : arguments.pids;
+    if (discovery.pids.empty()) return make_error(ErrorKind::kNotFound, "there is no such process");
+    auto signals = Signals::install();
+    if (!signals) return std::move(signals).error();
+    const std::function<bool()> interrupted = [&signals] { return is_readable(signals->fd()); };
+    const auto duration = arguments.duration.value_or(std::chrono::seconds(10));
+    const Clock::time_point start = Clock::now();
+
+    Readers readers;
+    if (!arguments.no_python) readers = open_readers(discovery.pids, discovery);
+    std::thread sampler([&] {
+        if (!readers.empty())
+            sample_python(readers, arguments.rate, start + duration, interrupted,
+                          discovery.profile);
+    });
+    Result<session::Survey> survey = session::Survey{};
+    if (!arguments.no_native)
+        survey = session::survey_native({discovery.pids, duration, arguments.budget / 100}, *lines,
+                                        interrupted);
+    sampler.join();
+    if (!survey && discovery.interpreters.empty()) return std::move(survey).error();
+    if (!survey)
+        discovery.notes.push_back("native functions: " + survey.error().message);
+    else if (!arguments.no_native)
+        discovery.survey = std::move(*survey);
+    discovery.duration = Clock::now() - start;
+
+    if (arguments.output.json)
+        output->write_line(report::discovery_json(make_context("discover"), discovery));
+    else
+        output->write(report::discovery_text(discovery, output->style(), arguments.output.verbose));
+    if (auto written = output->finish(); !written) return std::move(written).error();
+    if (!arguments.targets_path.empty())
+        if (auto done = write_file(arguments.targets_path, report::discovery_targets(discovery));
+            !done)
+            return std::move(done).error();
+    if (!arguments.collapsed_path.empty())
+        if (auto done =
+                write_file(arguments.collapsed_path, report::discovery_collapsed(discovery));
+            !done)
+            return std::move(done).error();
+    const bool found_any =
+        discovery.profile.stacks() > 0 || (discovery.survey && discovery.survey->added_cpu > 0);
+    if (!found_any)
+        return make_error(ErrorKind::kNothingMatched, "nothing was called or running in that time");
+    return int{kDone};
+}
+
+} // namespace
+
+void add_discover(CLI::App& app, Action& action) {
+    auto arguments = std::make_shared<DiscoverArguments>();
+    CLI::App* command =
+        app.add_subcommand("discover", "find out what there is to slow; write a targets file");
+    add_pids(*command, arguments->pids)->required();
+    command->add_flag("!--no-children", arguments->follow_children,
+                      "leave the descendants of the processes alone");
+    add_duration(*command, "--for", arguments->duration, "how long to look (10s)");
+    command
+        ->add_option("--native", arguments->native,
+                     "count only these native functions: SYMBOL or BINARY:SYMBOL; may be repeated")
+        ->type_name("GLOB")
+        ->allow_extra_args(false);
+    auto* no_native =
+        command->add_flag("--no-native", arguments->no_native, "don't count native functions");
+    command->add_flag("--no-python", arguments->no_python, "don't read Python stacks")
+        ->excludes(no_native);
+    command
+        ->add_option("--budget", arguments->budget, "percent of one CPU that counting may cost (5)")
+        ->type_name("PERCENT")
+        ->check(CLI::Range(0.1, 100.0));
+    command->add_option("--rate", arguments->rate, "Python samples per second (100)")
+        ->type_name("N")
+        ->check(CLI::Range(1U, 10000U));
+    command->add_option("--top", arguments->top, "candidates of each world (20; 0: all)")
+        ->type_name("N");
+    command->add_option("-o,--output", arguments->targets_path, "write a targets file")
+        ->type_name("FILE");
+    command
+        ->add_option("--collapsed", arguments->collapsed_path,
+                     "write Python stacks as flame graph tools take them")
+        ->type_name("FILE");
+    command->add_flag("--json", arguments->output.json,
+                      "a JSON document instead of tables (docs/json.md)");
+    command->add_flag("-v,--verbose", arguments->output.verbose,
+                      "name the functions that were never called");
+    command->footer(
+        "Python stacks are read from outside; native calls are counted by probes, in batches, "
+        "that\ntake out what is called too often for the budget. Nothing is delayed.\n"
+        "Examples:\n"
+        "  speedbump discover --pid $(pidof redis-server) --for 10s -o targets.txt\n"
+        "  speedbump discover --pid $(pidof -s gunicorn) --native 'libsqlite3*:*'");
+    command->final_callback(
+        [arguments, &action] { action = [arguments] { return discover(*arguments); }; });
+}
+
+} // namespace speedbump::cli

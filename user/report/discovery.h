@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "inspect/profile.h"
+#include "report/json.h"
+#include "report/table.h"
+#include "session/native_survey.h"
+
+// What `discover` found, for people and programs. Pure functions.
+namespace speedbump::report {
+
+struct Discovery {
+    std::vector<pid_t> pids;
+    std::chrono::nanoseconds duration{0};
+    std::vector<std::string> interpreters; // "12: Python 3.12.1 (/usr/bin/python3.12)"
+    inspect::Profile profile;              // of the Python stacks
+    std::optional<session::Survey> survey; // of the native calls
+    std::vector<std::string> notes;        // what could not be looked at, and why
+    size_t top = 20;                       // candidates of each world, 0: all
+};
+
+// Tables of the Python and native functions that are worth a line; `verbose` names the native
+// functions that were never called.
+std::string discovery_text(const Discovery& discovery, const Style& style, bool verbose);
+// Schema speedbump/discover/1.
+std::string discovery_json(const Context& context, const Discovery& discovery);
+// A targets file: a line a candidate, ranked, counts and shares as comments.
+std::string discovery_targets(const Discovery& discovery);
+// Stacks with their counts, a line each, as flame graph tools take them.
+std::string discovery_collapsed(const Discovery& discovery);
+
+} // namespace speedbump::report
