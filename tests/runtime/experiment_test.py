@@ -11,8 +11,8 @@ import threading
 import time
 
 from harness import (
-    PROGRAMS, SPEEDBUMP, Run, _leftovers, expect_restored, main, need, need_idle_cpus, repeat,
-    scratch, targets_file, wait_for,
+    PROGRAMS, SPEEDBUMP, Run, _leftovers, expect_restored, main, need, need_idle_cpus,
+    need_patience, repeat, scratch, targets_file, wait_for,
 )
 
 PROGRESS = "native:exe:unit_done"
@@ -81,6 +81,7 @@ def test_serial_functions_have_criticality_1() -> None:
 
 
 def test_slack_hides_until_it_is_used_up() -> None:
+    need_patience()
     need_idle_cpus()
     service = start("slack")
 
@@ -113,6 +114,7 @@ def test_what_nobody_waits_for_does_not_matter() -> None:
 
 
 def test_bottleneck_of_a_pipeline_moves() -> None:
+    need_patience()
     need_idle_cpus()
     for slow, fast in (("second", "first"), ("first", "second")):
         service = start("pipeline", f"{slow}=600", f"{fast}=300")
@@ -149,6 +151,7 @@ def test_dose_above_the_guard_is_given_up() -> None:
 
 
 def test_system_calls_commands_and_logs_are_progress_too() -> None:
+    need_patience()
     program = scratch() / "logger.py"
     program.write_text("""
 import time, sys

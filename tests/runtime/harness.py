@@ -60,6 +60,12 @@ def need_idle_cpus() -> None:
         raise Skip(f"the load average is {load:.1f} on {cpus} CPUs")
 
 
+def need_patience() -> None:
+    """Tests of which each takes half a minute or more run on demand."""
+    if "SPEEDBUMP_TEST_LONG" not in os.environ:
+        raise Skip("takes long: set SPEEDBUMP_TEST_LONG=1")
+
+
 def wait_for(condition: Callable[[], bool], timeout: float, what: str) -> float:
     """Waits until the condition holds; the seconds that it took."""
     start = time.monotonic()

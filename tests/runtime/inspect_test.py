@@ -27,17 +27,23 @@ def test_no_stack_mixes_two_moments() -> None:
         for mode in MODES:
             process = python.start(TREES, mode)
             samples = 300 if mode == "recursion" else 3000
-            done = subprocess.run(
-                [STACK_CHECK, str(process.pid), mode, str(samples)],
-                capture_output=True,
-                text=True,
-                timeout=120,
-            )
-            assert done.stdout, (python.name, mode, done.stderr)
-            result = json.loads(done.stdout)
-            assert result["wrong"] == 0, (python.name, mode, result)
-            # Paths are new in the beginning, and this machine may be busy.
-            assert result["failed"] <= samples / 20, (python.name, mode, result)
+
+            def measure() -> None:
+                done = subprocess.run(
+                    [STACK_CHECK, str(process.pid), mode, str(samples)],
+                    capture_output=True,
+                    text=True,
+                    timeout=120,
+                )
+                assert done.stdout, (python.name, mode, done.stderr)
+                result = json.loads(done.stdout)
+                wrong.append(result["wrong"])
+                # Paths are new in the beginning, and this machine may be busy.
+                assert result["failed"] <= samples / 20, (python.name, mode, result)
+
+            wrong: list[int] = []
+            harness.repeat(3, measure)
+            assert not any(wrong), (python.name, mode, wrong)  # not once
             process.kill()
             process.wait()
         print(f"  Python {python.name}")

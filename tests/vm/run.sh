@@ -11,6 +11,12 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 kernel=$1 out=$2 build=$3 tests=$4 append=${5:-}
 
+# What the host's own kernel shows as well, and 6.1 in a machine, is left out where time is short.
+if [ -n "${CI:-}" ] && [ "$kernel-$tests" = 6.12-bpf ]; then
+    echo "skipped: left out in CI; unset CI to run it"
+    exit 77
+fi
+
 "$root/tests/kmod/build_module.sh" "$kernel" "$out"
 /usr/bin/python3 "$here/python_zip.py" "$out/python"
 

@@ -38,7 +38,8 @@ struct BenchArguments {
 class Program {
   public:
     Program() = default;
-    Program(Program&& other) noexcept : pid_(std::exchange(other.pid_, 0)) {}
+    Program(Program&& other) noexcept
+        : pid_(std::exchange(other.pid_, 0)), said_(std::move(other.said_)) {}
     ~Program() {
         if (pid_ <= 0) return;
         kill(pid_, SIGKILL);
@@ -50,9 +51,9 @@ class Program {
     static Result<Program> start(const std::string& python, const std::string& code) {
         int ends[2];
         if (pipe2(ends, O_CLOEXEC) != 0) return errno_error("pipe", errno);
-        Fd reading(ends[0]);
-        Fd writing(ends[1]);
         Program program;
+        program.said_ = Fd(ends[0]);
+        Fd writing(ends[1]);
         program.pid_ = fork();
         if (program.pid_ < 0) return errno_error("fork", errno);
         if (program.pid_ == 0) {
@@ -63,13 +64,14 @@ class Program {
         }
         writing.reset();
         char line[8];
-        if (read(reading.get(), line, sizeof(line)) <= 0)
+        if (read(program.said_.get(), line, sizeof(line)) <= 0)
             return make_error(ErrorKind::kNotFound, python + " did not start the program to read");
         return program;
     }
 
   private:
     pid_t pid_ = 0;
+    Fd said_; // open as long as the program runs: unbuffered output comes in pieces
 };
 
 std::string program_code(const std::string& name) {

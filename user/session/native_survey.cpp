@@ -23,6 +23,7 @@ constexpr size_t kLargestBatch = 8192;
 constexpr size_t kMostFunctions = 65536; // SB_MAX_TARGETS
 constexpr milliseconds kShortestWatch(50);
 constexpr milliseconds kLook(2);
+constexpr milliseconds kLongEnough(500);
 
 // One survey under way.
 class Surveyor {
@@ -47,6 +48,7 @@ class Surveyor {
     Result<std::vector<engine::Links>> attach(const std::vector<uint32_t>& batch);
     double take_counts();
     Result<bool> watch(const std::vector<uint32_t>& batch, nanoseconds time);
+    void watch_again();
     bool is_over() const { return interrupted_() || Clock::now() >= end_; }
 
     const SurveyOptions& options_;
@@ -177,20 +179,29 @@ Result<bool> Surveyor::watch(const std::vector<uint32_t>& batch, nanoseconds tim
     cost_ns_ += cost + take_counts();
     for (const uint32_t index : batch) {
         SurveyedFunction& function = functions_[index];
-        if (is_too_dear && function.calls.empty()) {
+        if (refused_.contains(index)) continue;
+        if (watched.count() == 0 || (is_too_dear && function.calls.empty()))
             waiting_.push_back(index);
-        } else if (!refused_.contains(index)) {
-            function.watched = watched;
-        }
+        else
+            function.watched += watched;
     }
     return !is_too_dear;
+}
+
+// Once all have been watched: those that were called, but were watched for a moment only.
+void Surveyor::watch_again() {
+    for (uint32_t i = 0; i < functions_.size(); ++i)
+        if (!functions_[i].calls.empty() && functions_[i].watched < kLongEnough)
+            waiting_.push_back(i);
 }
 
 Result<void> Surveyor::run() {
     start_ = Clock::now();
     end_ = start_ + options_.duration;
     size_t size = kFirstBatch;
-    while (!waiting_.empty() && !is_over()) {
+    while (!is_over()) {
+        if (waiting_.empty()) watch_again();
+        if (waiting_.empty()) break;
         std::vector<uint32_t> batch;
         while (batch.size() < size && !waiting_.empty()) {
             batch.push_back(waiting_.front());
@@ -216,7 +227,10 @@ Result<void> Surveyor::run() {
 Survey Surveyor::result() {
     survey_.duration = Clock::now() - start_;
     survey_.added_cpu = cost_ns_ / static_cast<double>(survey_.duration.count());
-    survey_.not_watched += waiting_.size();
+    survey_.not_watched +=
+        static_cast<size_t>(std::count_if(waiting_.begin(), waiting_.end(), [this](uint32_t index) {
+            return functions_[index].watched.count() == 0;
+        }));
     survey_.refused = refused_.size();
     for (SurveyedFunction& function : functions_)
         if (function.watched.count() > 0) survey_.functions.push_back(std::move(function));
