@@ -57,7 +57,8 @@ constexpr size_t kRuns = 400;
 } // namespace
 
 TEST(Statistics, RobustLineAsScipyFindsIt) {
-    for (const auto& wanted : golden()["lines"]) {
+    const auto document = golden();
+    for (const auto& wanted : document["lines"]) {
         std::vector<Observation> observations;
         for (const auto& row : wanted["rows"])
             observations.push_back({row[0], row[1], row[2], row[3]});
