@@ -54,6 +54,13 @@ nlohmann::json golden() {
 
 constexpr size_t kRuns = 400;
 
+// Many thousand fits say nothing new to a sanitizer, and take it minutes.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 } // namespace
 
 TEST(Statistics, RobustLineAsScipyFindsIt) {
@@ -98,6 +105,7 @@ TEST(Statistics, TheSameSeedGivesTheSameInterval) {
 }
 
 TEST(Statistics, IntervalCoversAsPromised) {
+    if (kSanitized) GTEST_SKIP() << "statistics, not memory";
     Simulation quiet, disturbed, drifting;
     quiet.disturbed = 0;
     disturbed.disturbed = 0.15;
@@ -130,6 +138,7 @@ TEST(Statistics, ShamRaisesFewAlarms) {
 }
 
 TEST(Statistics, ShapesAreTold) {
+    if (kSanitized) GTEST_SKIP() << "statistics, not memory";
     const auto share_of = [](const Simulation& service, Shape shape) {
         size_t count = 0;
         for (size_t run = 0; run < 100; ++run)
@@ -150,6 +159,7 @@ TEST(Statistics, ShapesAreTold) {
 }
 
 TEST(Statistics, SlackAndSlopeOfAHinge) {
+    if (kSanitized) GTEST_SKIP() << "statistics, not memory";
     Simulation service;
     service.slack = 9;
     service.k = 1.5;
