@@ -33,7 +33,7 @@ if ! is_complete "$root"; then
     echo "sid root: making $root" >&2
     debootstrap --variant=minbase \
         --include=python3.14,python3.15,python3.14-dev,python3.15-dev,pybind11-dev \
-        sid "$root.new" "${mirror:-http://deb.debian.org/debian}" >"$root.log" 2>&1 9>&- ||
+        sid "$root.new" ${mirror:+"$mirror"} >"$root.log" 2>&1 9>&- || # else debootstrap's own
         skip "debootstrap failed ($root.log)"
     rm -rf "$root.new/var/cache/apt/archives"/*.deb
     mv "$root.new" "$root"
