@@ -43,6 +43,9 @@ constexpr uint32_t kXstateMagic1 = 0x46505853;
 constexpr uint32_t kXstateMagic2 = 0x46505845;
 constexpr uint64_t kAllSignals = ~uint64_t{0};
 constexpr uint64_t kUncatchable = (1ULL << (SIGKILL - 1)) | (1ULL << (SIGSTOP - 1));
+constexpr uint64_t kSyscallSize = 2; // bytes of the instruction
+// How long a borrowed thread may take from its answer to the call that it issues again.
+constexpr std::chrono::milliseconds kBackTimeout{5};
 constexpr uint64_t kFlagsToClear = 0x100 | 0x400 | 0x40000; // TF, DF, AC
 
 // The kernel's struct ucontext of x86-64 as 64-bit words.
@@ -145,6 +148,56 @@ void sleep_for(nanoseconds duration) {
     std::this_thread::sleep_for(duration);
 }
 
+// What became of the wish to stop a thread.
+enum class Hold {
+    kHeld,
+    kStoppedBySignal, // SIGSTOP and its like, before us; it is released again
+    kGone,
+    kStuck,   // it did not stop in time; only the end of the calling thread gives it back
+    kRefused, // by the kernel
+};
+
+void release_thread(pid_t tid) {
+    ptrace(PTRACE_DETACH, tid, nullptr, 0L);
+}
+
+// Stops one thread by ptrace. `since`: from when on it may have stood still.
+Hold hold_thread(pid_t pid, pid_t tid, Clock::time_point deadline, Clock::time_point& since) {
+    if (ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) != 0)
+        return errno == ESRCH ? Hold::kGone : Hold::kRefused;
+    since = Clock::now();
+    if (ptrace(PTRACE_INTERRUPT, tid, nullptr, nullptr) != 0) {
+        release_thread(tid);
+        return Hold::kGone;
+    }
+    for (nanoseconds pause{5000};;) {
+        Clock::time_point asked = Clock::now();
+        // Stops only: the end of a child of ours is for whoever started it.
+        siginfo_t info{};
+        if (waitid(P_PID, static_cast<id_t>(tid), &info, WSTOPPED | __WALL | WNOHANG) != 0 &&
+            errno != EINTR)
+            return Hold::kGone;
+        if (info.si_pid == 0) {
+            std::optional<ThreadStatus> thread = read_status(pid, tid);
+            if (!thread || thread->state == 'Z' || thread->state == 'X') return Hold::kGone;
+            // Uninterruptible, or waiting for a CPU. Seizing it anew would change nothing.
+            since = asked; // it is not held yet
+            if (asked > deadline) return Hold::kStuck;
+            sleep_for(pause);
+            pause = std::min<nanoseconds>(pause + pause / 2, std::chrono::microseconds(100));
+            continue;
+        }
+        const int signal = info.si_status & 0xff; // the event is above it
+        if (info.si_status >> 8 == PTRACE_EVENT_STOP) {
+            if (signal == SIGTRAP) return Hold::kHeld;
+            release_thread(tid);
+            return Hold::kStoppedBySignal;
+        }
+        // A signal was on its way: let it be delivered, the interrupt follows.
+        if (ptrace(PTRACE_CONT, tid, nullptr, static_cast<long>(signal)) != 0) return Hold::kGone;
+    }
+}
+
 // Runs `work` on a thread of its own with real-time priority where that is allowed: a stop is as
 // long as we take to end it.
 template <typename Work>
@@ -196,15 +249,19 @@ struct Fire::Plan {
     uint64_t block_at = 0;
     Block block{}; // what does not depend on the thread
     FireReport report;
-    ResumeMode mode = kResumeFrame;
-    uint64_t mask = 0; // of the borrowed thread, before
+    Resumption resumption; // of the borrowed thread
+    uint64_t mask = 0;     // of its signals, before
+    uint64_t frame_at = 0; // where its ucontext lies
+    uint64_t image_at = 0; // what was written below its stack, from the canary
+    uint64_t image_end = 0;
 
     Plan(pid_t target, const std::vector<RemoteModule>& modules)
         : pid(target), memory(target), safe_points(RemoteMemory(target), modules) {}
 
     enum class Look { kFired, kUnsafe, kGone, kStuck };
     Result<Look> look(pid_t tid, Clock::time_point deadline);
-    Result<bool> borrow(pid_t tid, const Resumption& resumption);
+    Result<bool> borrow(pid_t tid, const Resumption& wanted);
+    bool had_late_signal() const;
     bool write(uint64_t address, const void* data, size_t size) const {
         return pwrite(memory_file.get(), data, size, static_cast<off_t>(address)) ==
                static_cast<ssize_t>(size);
@@ -279,13 +336,13 @@ Result<std::unique_ptr<Fire>> Fire::prepare(pid_t pid, const std::vector<RemoteM
 // Redirects a thread that stands at a safe point: everything is written first, and the registers
 // are set in one call, so a tracer that dies leaves a thread that either knows of nothing or needs
 // nobody. False when the thread can't be used.
-Result<bool> Fire::Plan::borrow(pid_t tid, const Resumption& resumption) {
+Result<bool> Fire::Plan::borrow(pid_t tid, const Resumption& wanted) {
     std::optional<ExtendedState> extended = read_extended_state(tid);
     if (!extended || extended->live_amx) return false;
     uint64_t signal_mask = 0;
     if (ptrace(PTRACE_GETSIGMASK, tid, 8, &signal_mask) != 0) return false;
 
-    const user_regs_struct& regs = resumption.regs;
+    const user_regs_struct& regs = wanted.regs;
     Bytes payload = payload_bytes();
     uint64_t top = (regs.rsp - kRedZone) & ~(kXsaveAlign - 1);
     uint64_t code = top - block.code_size;
@@ -318,11 +375,11 @@ Result<bool> Fire::Plan::borrow(pid_t tid, const Resumption& resumption) {
     Block full = block;
     full.code = code;
     full.frame = context;
-    full.mode = resumption.mode;
+    full.mode = wanted.mode;
     full.extended_state = fp_state;
     full.canary = canary;
     full.canary_words = canary_size / 8;
-    full.repeats_call = resumption.repeat;
+    full.repeats_call = wanted.repeat;
     place(block_at, &full, sizeof(full));
 
     // /proc/PID/mem also grows the main thread's stack, which process_vm_writev does not (6.5).
@@ -336,8 +393,11 @@ Result<bool> Fire::Plan::borrow(pid_t tid, const Resumption& resumption) {
     start.eflags &= ~static_cast<unsigned long long>(kFlagsToClear);
     if (ptrace(PTRACE_SETREGS, tid, nullptr, &start) != 0) return false;
     fired = true;
-    mode = resumption.mode;
+    resumption = wanted;
     mask = signal_mask;
+    frame_at = context;
+    image_at = canary;
+    image_end = top;
     report.borrowed = tid;
     report.region = block.region;
     return true;
@@ -361,58 +421,32 @@ Result<Fire::Plan::Look> Fire::Plan::look(pid_t tid, Clock::time_point deadline)
         if (!clock) before.reset();
     }
 
-    if (ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) != 0) {
-        if (errno == ESRCH) return Look::kGone;
-        if (std::optional<Error> reason = obstacle(pid)) return std::move(*reason);
-        return process::access_error(pid, "ptrace", EPERM);
+    Clock::time_point begin;
+    switch (hold_thread(pid, tid, deadline, begin)) {
+        case Hold::kHeld:
+            break;
+        case Hold::kGone:
+            return Look::kGone;
+        case Hold::kStuck:
+            return Look::kStuck;
+        case Hold::kRefused:
+            if (std::optional<Error> reason = obstacle(pid)) return std::move(*reason);
+            return process::access_error(pid, "ptrace", EPERM);
+        case Hold::kStoppedBySignal:
+            if (std::optional<Error> reason = obstacle(pid)) return std::move(*reason);
+            return Look::kUnsafe;
     }
-    Clock::time_point begin = Clock::now();
     ++report.looks;
-    auto release = [&](int signal) {
-        ptrace(PTRACE_DETACH, tid, nullptr, static_cast<long>(signal));
+    auto release = [&] {
+        release_thread(tid);
         report.stopped += Clock::now() - begin;
     };
-    if (ptrace(PTRACE_INTERRUPT, tid, nullptr, nullptr) != 0) {
-        release(0);
-        return Look::kGone;
-    }
-    int stop = 0; // the signal, and above it the event
-    for (nanoseconds pause{5000};;) {
-        Clock::time_point asked = Clock::now();
-        // Stops only: the end of a child of ours is for whoever started it.
-        siginfo_t info{};
-        if (waitid(P_PID, static_cast<id_t>(tid), &info, WSTOPPED | __WALL | WNOHANG) != 0 &&
-            errno != EINTR)
-            return Look::kGone;
-        if (info.si_pid == 0) {
-            std::optional<ThreadStatus> thread = read_status(pid, tid);
-            if (!thread || thread->state == 'Z' || thread->state == 'X') return Look::kGone;
-            // Uninterruptible, or waiting for a CPU. Only the end of this thread detaches from a
-            // thread that does not stop; seizing it anew would change nothing.
-            begin = asked; // it is not held yet
-            if (asked > deadline) return Look::kStuck;
-            sleep_for(pause);
-            pause = std::min<nanoseconds>(pause + pause / 2, std::chrono::microseconds(100));
-            continue;
-        }
-        stop = info.si_status;
-        if (stop >> 8 == PTRACE_EVENT_STOP) break;
-        // A signal was on its way: let it be delivered, the interrupt follows.
-        if (ptrace(PTRACE_CONT, tid, nullptr, static_cast<long>(stop & 0xff)) != 0)
-            return Look::kGone;
-    }
-    if ((stop & 0xff) != SIGTRAP) {
-        release(0);
-        if (std::optional<Error> reason = obstacle(pid)) return std::move(*reason);
-        return Look::kUnsafe;
-    }
 
     user_regs_struct regs = {};
     if (ptrace(PTRACE_GETREGS, tid, nullptr, &regs) != 0) {
-        release(0);
+        release();
         return Look::kGone;
     }
-    bool interrupted = static_cast<int64_t>(regs.orig_rax) >= 0;
     uint64_t waited_ms = 0;
     if (before) {
         std::optional<LastRun> after = read_last_run(pid, tid);
@@ -423,28 +457,22 @@ Result<Fire::Plan::Look> Fire::Plan::look(pid_t tid, Clock::time_point deadline)
                 std::chrono::duration<double, std::milli>(Clock::now() - now).count());
     }
     bool signal_waits = false;
-    if (interrupted) {
+    if (static_cast<int64_t>(regs.orig_rax) >= 0) {
         std::optional<ThreadStatus> thread = read_status(pid, tid);
         signal_waits = !thread || (thread->pending_signals & ~thread->blocked_signals) != 0;
     }
-    std::optional<Resumption> resumption = resumption_of(memory, regs, waited_ms);
-    bool usable = resumption && !signal_waits && safe_points.judge(regs) != Stand::kUnsafe &&
-                  !safe_points.has_signal_frame(regs.rsp, stack_end(regs.rsp));
-    if (usable) {
-        Result<bool> borrowed = borrow(tid, *resumption);
+    std::optional<Resumption> possible = resumption_of(memory, regs, waited_ms);
+    if (possible && !signal_waits && safe_points.judge(regs) != Stand::kUnsafe &&
+        !safe_points.has_signal_frame(regs.rsp, stack_end(regs.rsp))) {
+        Result<bool> borrowed = borrow(tid, *possible);
         if (!borrowed || *borrowed) {
-            release(0);
+            release();
             if (!borrowed) return std::move(borrowed.error());
             return Look::kFired;
         }
     }
-    // The kernel itself restarts every interrupted call but those that fail with EINTR.
-    if (resumption && interrupted && !signal_waits && static_cast<int64_t>(regs.rax) == -EINTR) {
-        user_regs_struct again = resumption->regs;
-        again.orig_rax = kAllSignals;
-        ptrace(PTRACE_SETREGS, tid, nullptr, &again);
-    }
-    release(0);
+    if (possible && possible->released) ptrace(PTRACE_SETREGS, tid, nullptr, &*possible->released);
+    release();
     return Look::kUnsafe;
 }
 
@@ -535,7 +563,7 @@ bool Fire::is_empty() const {
     std::optional<ThreadStatus> thread = read_status(plan.pid, plan.report.borrowed);
     if (!thread) return true; // it has ended since
     // All signals are blocked in the stub, and rt_sigreturn, which leaves it, unblocks them.
-    if (plan.mode == kResumeFrame && (plan.mask | kUncatchable) != kAllSignals &&
+    if (plan.resumption.mode == kResumeFrame && (plan.mask | kUncatchable) != kAllSignals &&
         (thread->blocked_signals | kUncatchable) != kAllSignals)
         return true;
     return blocked_elsewhere(plan.report.borrowed);
@@ -549,6 +577,51 @@ bool Fire::restore() {
     plan.write(plan.stub, zeros.data(), zeros.size());
     plan.stub_is_there = false;
     return true;
+}
+
+// Whether a handler interrupted the borrowed thread just before it issued its call again, by the
+// frame that the kernel made for it over the image: its ucontext holds the stack pointer and,
+// behind it, the address of the call.
+bool Fire::Plan::had_late_signal() const {
+    constexpr size_t kWordOfStackPointer = kR8 + 15;
+    std::vector<uint64_t> words((image_end - image_at) / 8);
+    if (!memory.read(image_at, words.data(), words.size() * 8)) return false;
+    for (size_t i = kWordOfStackPointer; i + 1 < words.size(); ++i) {
+        const bool is_ours = image_at + (i - kWordOfStackPointer) * 8 == frame_at;
+        if (!is_ours && words[i] == resumption.regs.rsp && words[i + 1] == resumption.regs.rip)
+            return true;
+    }
+    return false;
+}
+
+void Fire::heed_late_signal(bool restarts) {
+    Plan& plan = *plan_;
+    if (!plan.fired || plan.resumption.repeat == kRepeatNothing) return;
+    if (plan.resumption.repeat == kRepeatUnlessSignal && restarts) return;
+    const user_regs_struct& regs = plan.resumption.regs;
+    const pid_t tid = plan.report.borrowed;
+    auto waits_again = [&] {
+        std::optional<BlockedCall> call = read_blocked_call(plan.pid, tid);
+        return call && call->number == static_cast<long>(regs.rax) &&
+               call->program_counter == regs.rip + kSyscallSize && call->stack_pointer == regs.rsp;
+    };
+    for (Clock::time_point end = Clock::now() + kBackTimeout; !waits_again();) {
+        if (Clock::now() > end) return; // it has gone on
+        sleep_for(std::chrono::microseconds(50));
+    }
+    if (!plan.had_late_signal()) return;
+    on_tracer_thread([&] {
+        Clock::time_point since;
+        if (hold_thread(plan.pid, tid, Clock::now() + kBackTimeout, since) != Hold::kHeld) return;
+        user_regs_struct now = {};
+        if (ptrace(PTRACE_GETREGS, tid, nullptr, &now) == 0 && now.orig_rax == regs.rax &&
+            now.rip == regs.rip + kSyscallSize && now.rsp == regs.rsp && was_interrupted(now)) {
+            now.orig_rax = kAllSignals;
+            now.rax = static_cast<uint64_t>(-EINTR);
+            ptrace(PTRACE_SETREGS, tid, nullptr, &now);
+        }
+        release_thread(tid);
+    });
 }
 
 } // namespace speedbump::inject

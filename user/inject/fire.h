@@ -49,6 +49,12 @@ class Fire {
     // The errno that the borrowed thread met, 0 for none so far. Best effort: it is written to
     // stack memory that is the target's own again.
     int borrowed_error() const;
+    // A signal that came after the borrowed thread had looked for signals, and before it issued its
+    // interrupted call again, was handled, but the call would sleep on, where without us it had
+    // failed with EINTR: makes it fail. `restarts`: all of the process's handlers have SA_RESTART.
+    // (A frame does not tell its signal's number.) To be called once the stub is empty; waits some
+    // ms at most.
+    void heed_late_signal(bool restarts);
     // Puts the zeros back. True when the stub is gone; false while a thread may be in it.
     bool restore();
 

@@ -372,6 +372,7 @@ Result<Injection> inject_once(pid_t pid, const InjectOptions& options, Clock::ti
     injection.timing.to_code = Clock::now() - begin;
     if (!done) injection.channel.reset(); // cancels: the thread looks at it under the GIL
     wait_until_clean(pid, **fire, report->region, done.has_value());
+    (*fire)->heed_late_signal(region->restarts != 0);
     if (!done) return std::move(done.error());
     return injection;
 }

@@ -159,6 +159,18 @@ struct KernelPollFd {
     short revents;
 };
 
+constexpr uint64_t kNoHandler = 1; // SIG_DFL and SIG_IGN interrupt nothing
+
+struct KernelAction {
+    uint64_t handler, flags, restorer, mask;
+};
+
+PAYLOAD_INLINE KernelAction action_of(long signal) {
+    KernelAction action{0, 0, 0, 0};
+    raw_call(SYS_rt_sigaction, signal, 0, reinterpret_cast<long>(&action), 8);
+    return action;
+}
+
 PAYLOAD_INLINE void pause_ns(long nanoseconds) {
     KernelTime time{0, nanoseconds};
     raw_call(SYS_nanosleep, reinterpret_cast<long>(&time), 0);
@@ -194,11 +206,8 @@ PAYLOAD_INLINE void heed_signals(const Block* block) {
     pending &= ~old_mask;
     for (long number = 1; number <= 64 && !interrupted; ++number) {
         if (!(pending >> (number - 1) & 1)) continue;
-        struct {
-            uint64_t handler, flags, restorer, mask;
-        } action = {};
-        raw_call(SYS_rt_sigaction, number, 0, reinterpret_cast<long>(&action), 8);
-        if (action.handler <= 1) continue; // SIG_DFL and SIG_IGN interrupt nothing
+        const KernelAction action = action_of(number);
+        if (action.handler <= kNoHandler) continue;
         if (block->repeats_call == speedbump::inject::kRepeatUnlessAnySignal ||
             !(action.flags & SA_RESTART))
             interrupted = true;
@@ -221,6 +230,12 @@ __attribute__((visibility("hidden"))) PAYLOAD void speedbump_payload_work(Region
     auto self = function<unsigned long()>(region->pthread_self);
     function<int(unsigned long)>(region->pthread_detach)(self());
     region->thread_id = static_cast<uint32_t>(raw_call(SYS_gettid));
+
+    region->restarts = 1;
+    for (long number = 1; number <= 64; ++number) {
+        const KernelAction action = action_of(number);
+        if (action.handler > kNoHandler && !(action.flags & SA_RESTART)) region->restarts = 0;
+    }
 
     int pair[2] = {-1, -1};
     long error = raw_call(SYS_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0,

@@ -68,6 +68,7 @@ struct Region {
     uint64_t munmap; // in libc
     uint64_t pthread_self;
     uint64_t pthread_detach;
+    uint64_t restarts; // 1: all signal handlers have SA_RESTART
     Go go;
 };
 

@@ -47,20 +47,6 @@ bool is_leaf_function(std::string_view name) {
     return false;
 }
 
-bool was_interrupted(const user_regs_struct& regs) {
-    if (static_cast<int64_t>(regs.orig_rax) < 0) return false;
-    switch (-static_cast<int64_t>(regs.rax)) {
-        case kErestartSys:
-        case kErestartNoIntr:
-        case kErestartNoHand:
-        case kErestartBlock:
-        case EINTR:
-            return true;
-        default:
-            return false;
-    }
-}
-
 } // namespace
 
 SafePoints::SafePoints(process::RemoteMemory memory, const std::vector<RemoteModule>& modules)
@@ -192,6 +178,20 @@ bool SafePoints::has_signal_frame(uint64_t stack_pointer, uint64_t stack_end) co
     return false;
 }
 
+bool was_interrupted(const user_regs_struct& regs) {
+    if (static_cast<int64_t>(regs.orig_rax) < 0) return false;
+    switch (-static_cast<int64_t>(regs.rax)) {
+        case kErestartSys:
+        case kErestartNoIntr:
+        case kErestartNoHand:
+        case kErestartBlock:
+        case EINTR:
+            return true;
+        default:
+            return false;
+    }
+}
+
 std::optional<Resumption> resumption_of(const process::RemoteMemory& memory,
                                         const user_regs_struct& regs, uint64_t waited_ms) {
     Resumption result;
@@ -226,6 +226,11 @@ std::optional<Resumption> resumption_of(const process::RemoteMemory& memory,
             left = left > waited_ms ? left - waited_ms : 0;
             result.regs.r10 = left;
         }
+    }
+    if (-static_cast<int64_t>(regs.rax) == EINTR) {
+        result.released = regs;
+        result.released->r10 = result.regs.r10;
+        result.released->rax = static_cast<uint64_t>(-kErestartNoHand);
     }
     return result;
 }

@@ -51,10 +51,16 @@ class SafePoints {
 
 // The registers with which an interrupted thread goes on as if it had never been stopped.
 struct Resumption {
-    user_regs_struct regs;
+    user_regs_struct regs{};
     ResumeMode mode = kResumeFrame;
     Repeat repeat = kRepeatNothing;
+    // For a thread that is let go at once, where its own registers would not do: the kernel then
+    // restarts the call, or makes it fail when a signal has come, as only it can know.
+    std::optional<user_regs_struct> released;
 };
+
+// Whether a stopped thread stands in a system call that the stop has interrupted.
+bool was_interrupted(const user_regs_struct& regs);
 
 // The kernel's own restart work, for a thread stopped with `regs`. `waited_ms` is how long a call
 // with a relative time-out has been waiting; it is taken off. Nothing when the call site is none.
