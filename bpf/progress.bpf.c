@@ -8,17 +8,9 @@
 #include <bpf/usdt.bpf.h>
 
 #include "abi.h"
+#include "members.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
-
-/* The session's own map, put in place before loading. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, SB_MAX_PROCESSES);
-	__type(key, __u32);
-	__type(value, struct sb_member);
-} tree SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

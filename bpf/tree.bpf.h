@@ -9,18 +9,11 @@
 #include "kernel.h"
 
 #include "abi.h"
+#include "members.bpf.h"
 
 /* Apart, so that counting a member does not take the line that every hit reads. */
 struct sb_control control SEC(".bss.control");
 struct sb_state state;
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, SB_MAX_PROCESSES);
-	__type(key, __u32);
-	__type(value, struct sb_member);
-} tree SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
