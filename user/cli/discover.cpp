@@ -2,7 +2,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -15,6 +14,7 @@
 #include "cli/output.h"
 #include "cli/signals.h"
 #include "inspect/stack_reader.h"
+#include "process/interpreter.h"
 #include "report/discovery.h"
 #include "session/native_survey.h"
 #include "targets/parser.h"
@@ -45,12 +45,14 @@ using Readers = std::vector<std::pair<pid_t, inspect::StackReader>>;
 Readers open_readers(const std::vector<pid_t>& pids, report::Discovery& discovery) {
     Readers readers;
     for (pid_t pid : pids) {
+        const auto found = process::find_interpreters(pid);
+        if (found && found->empty()) continue;
         auto reader = inspect::StackReader::open(pid, {});
         if (reader) {
             discovery.interpreters.push_back("process " + std::to_string(pid) + ": " +
                                              reader->interpreter().describe());
             readers.emplace_back(pid, std::move(*reader));
-        } else if (reader.error().message.find("runs no Python") == std::string::npos) {
+        } else {
             discovery.notes.push_back(reader.error().message);
         }
     }
@@ -90,13 +92,6 @@ Result<targets::TargetsFile> native_lines(const std::vector<std::string>& globs)
     return std::move(parsed.file);
 }
 
-Result<void> write_file(const std::string& path, const std::string& text) {
-    std::ofstream file(path, std::ios::trunc);
-    file << text << std::flush;
-    if (!file) return errno_error("write " + path, errno);
-    return {};
-}
-
 bool is_readable(int fd) {
     pollfd wait{fd, POLLIN, 0};
     return poll(&wait, 1, 0) > 0;
@@ -105,6 +100,10 @@ bool is_readable(int fd) {
 Result<int> discover(const DiscoverArguments& arguments) {
     auto output = Output::open(arguments.output);
     if (!output) return std::move(output).error();
+    auto targets_file = OutputFile::open(arguments.targets_path);
+    if (!targets_file) return std::move(targets_file).error();
+    auto collapsed_file = OutputFile::open(arguments.collapsed_path);
+    if (!collapsed_file) return std::move(collapsed_file).error();
     const auto lines = native_lines(arguments.native);
     if (!lines) return lines.error();
     report::Discovery discovery;
@@ -140,16 +139,11 @@ Result<int> discover(const DiscoverArguments& arguments) {
         output->write_line(report::discovery_json(make_context("discover"), discovery));
     else
         output->write(report::discovery_text(discovery, output->style(), arguments.output.verbose));
-    if (auto written = output->finish(); !written) return std::move(written).error();
-    if (!arguments.targets_path.empty())
-        if (auto done = write_file(arguments.targets_path, report::discovery_targets(discovery));
-            !done)
-            return std::move(done).error();
-    if (!arguments.collapsed_path.empty())
-        if (auto done =
-                write_file(arguments.collapsed_path, report::discovery_collapsed(discovery));
-            !done)
-            return std::move(done).error();
+    // All of them are tried: a full disk must not take the others, too.
+    const auto targets_written = targets_file->write(report::discovery_targets(discovery));
+    const auto collapsed_written = collapsed_file->write(report::discovery_collapsed(discovery));
+    for (const auto& written : {targets_written, collapsed_written, output->finish()})
+        if (!written) return written.error();
     const bool found_any =
         discovery.profile.stacks() > 0 || (discovery.survey && discovery.survey->added_cpu > 0);
     if (!found_any)

@@ -15,6 +15,20 @@
 
 namespace speedbump::cli {
 
+namespace {
+
+// 0, or the errno.
+int write_all(int fd, std::string_view text) {
+    while (!text.empty()) {
+        const ssize_t written = ::write(fd, text.data(), text.size());
+        if (written < 0 && errno != EINTR) return errno;
+        if (written > 0) text.remove_prefix(static_cast<size_t>(written));
+    }
+    return 0;
+}
+
+} // namespace
+
 Result<Output> Output::open(const OutputArguments& arguments) {
     Output output;
     output.arguments_ = arguments;
@@ -47,15 +61,7 @@ report::Style Output::style() const {
 }
 
 void Output::write(std::string_view text) {
-    while (!text.empty() && error_number_ == 0) {
-        const ssize_t written = ::write(fd(), text.data(), text.size());
-        if (written < 0 && errno == EINTR) continue;
-        if (written < 0) {
-            error_number_ = errno;
-        } else {
-            text.remove_prefix(static_cast<size_t>(written));
-        }
-    }
+    if (error_number_ == 0) error_number_ = write_all(fd(), text);
 }
 
 void Output::write_line(std::string_view text) {
@@ -77,6 +83,24 @@ Result<void> Output::finish() {
     if (error_number_ == 0) return {};
     return errno_error("write " + (arguments_.file.empty() ? "to stdout" : arguments_.file),
                        error_number_);
+}
+
+Result<OutputFile> OutputFile::open(const std::string& path) {
+    OutputFile file;
+    if (path.empty()) return file;
+    file.path_ = path;
+    file.fd_ = Fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+    if (!file.fd_.valid()) return errno_error("open " + path, errno);
+    return file;
+}
+
+Result<void> OutputFile::write(std::string_view text) {
+    if (!fd_.valid()) return {};
+    // A device or a pipe has no length to cut.
+    int error_number = ::ftruncate(fd_.get(), 0) != 0 && errno != EINVAL ? errno : 0;
+    if (error_number == 0) error_number = write_all(fd_.get(), text);
+    if (error_number != 0) return errno_error("write " + path_, error_number);
+    return {};
 }
 
 report::Context make_context(const std::string& command) {

@@ -43,6 +43,19 @@ class Output {
     int fd() const { return file_.valid() ? file_.get() : 1; }
 };
 
+// A file that is written at the end. Opened before the work begins, so that it is known early that
+// it can be written; what it held before stays until write().
+class OutputFile {
+  public:
+    // An empty path: no file, and write() does nothing.
+    static Result<OutputFile> open(const std::string& path);
+    Result<void> write(std::string_view text);
+
+  private:
+    std::string path_;
+    Fd fd_;
+};
+
 // Host, kernel and version for a JSON document.
 report::Context make_context(const std::string& command);
 

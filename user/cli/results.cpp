@@ -1,40 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "cli/results.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include "cli/exit_status.h"
 #include "experiment/analysis.h"
 #include "report/experiment.h"
 #include "util/log.h"
 
 namespace speedbump::cli {
-
-namespace {
-
-Result<Fd> open_file(const std::string& path) {
-    if (path.empty()) return Fd();
-    Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
-    if (!fd.valid()) return errno_error("open " + path, errno);
-    return fd;
-}
-
-Result<void> write_file(const Fd& fd, const std::string& path, const std::string& text) {
-    if (!fd.valid()) return {};
-    // A device or a pipe has no length to cut.
-    if (::ftruncate(fd.get(), 0) != 0 && errno != EINVAL)
-        return errno_error("write " + path, errno);
-    for (size_t done = 0; done < text.size();) {
-        const ssize_t wrote = ::write(fd.get(), text.data() + done, text.size() - done);
-        if (wrote < 0 && errno == EINTR) continue;
-        if (wrote < 0) return errno_error("write " + path, errno);
-        done += static_cast<size_t>(wrote);
-    }
-    return {};
-}
-
-} // namespace
 
 void add_result_options(CLI::App& command, ResultFiles& files, OutputArguments& output) {
     command.add_flag("--json", output.json, "the JSON document on stdout instead of the table");
@@ -50,11 +22,10 @@ Result<ResultWriter> ResultWriter::open(const ResultFiles& files,
     auto output = Output::open(arguments);
     if (!output) return std::move(output).error();
     ResultWriter writer(std::move(*output));
-    writer.files_ = files;
-    auto json = open_file(files.json);
+    auto json = OutputFile::open(files.json);
     if (!json) return std::move(json).error();
     writer.json_ = std::move(*json);
-    auto html = open_file(files.html);
+    auto html = OutputFile::open(files.html);
     if (!html) return std::move(html).error();
     writer.html_ = std::move(*html);
     return writer;
@@ -65,9 +36,8 @@ Result<int> ResultWriter::write(const experiment::Document& document) {
     const std::string json = experiment::to_json(document) + "\n";
     output_.erase();
     // All of them are tried: a full disk must not take the table, too.
-    const auto json_written = write_file(json_, files_.json, json);
-    const auto html_written =
-        write_file(html_, files_.html, report::experiment_html(document, results));
+    const auto json_written = json_.write(json);
+    const auto html_written = html_.write(report::experiment_html(document, results));
     if (output_.arguments().json)
         output_.write(json);
     else

@@ -7,7 +7,6 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "experiment/document.h"
-#include "util/fd.h"
 #include "util/result.h"
 
 // What `experiment` and `report` have in common: results as a table, JSON and HTML.
@@ -33,9 +32,8 @@ class ResultWriter {
 
   private:
     explicit ResultWriter(Output output) : output_(std::move(output)) {}
-    ResultFiles files_;
     Output output_;
-    Fd json_, html_;
+    OutputFile json_, html_;
 };
 
 } // namespace speedbump::cli
