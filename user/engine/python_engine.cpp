@@ -17,6 +17,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "util/channel.h"
+
 namespace speedbump::engine {
 namespace {
 
@@ -64,16 +66,6 @@ std::optional<std::string> receive(int channel) {
     if (got <= 0) return std::nullopt;
     packet.resize(static_cast<size_t>(got));
     return packet;
-}
-
-bool wait_readable(int fd, Clock::time_point deadline) {
-    for (;;) {
-        auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
-        pollfd poll_fd{fd, POLLIN, 0};
-        int ready = ::poll(&poll_fd, 1, static_cast<int>(std::max<int64_t>(left, 0)));
-        if (ready > 0) return true;
-        if (left <= 0) return false;
-    }
 }
 
 // The processes are not ours: whatever they send, of whatever type, must do no harm.
@@ -207,28 +199,13 @@ Result<void> PythonEngine::begin(int channel, uint64_t roots) const {
                     {"lines", session_.lines},
                     {"roots", roots},
                     {"table", true}};
-    int fds[2] = {session_.table, long_targets_.get()};
-    size_t count = 2;
-    if (!long_targets_.valid()) {
+    std::vector<int> descriptors = {session_.table};
+    if (long_targets_.valid())
+        descriptors.push_back(long_targets_.get());
+    else
         message["targets"] = session_.targets;
-        count = 1;
-    }
-    std::string text = message.dump(-1, ' ', false, json::error_handler_t::replace);
-    iovec data{text.data(), text.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
-    msghdr packet{};
-    packet.msg_iov = &data;
-    packet.msg_iovlen = 1;
-    if (session_.table >= 0) {
-        packet.msg_control = control;
-        packet.msg_controllen = CMSG_SPACE(count * sizeof(int));
-        cmsghdr* header = CMSG_FIRSTHDR(&packet);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(count * sizeof(int));
-        std::memcpy(CMSG_DATA(header), fds, count * sizeof(int));
-    }
-    if (sendmsg(channel, &packet, MSG_NOSIGNAL) < 0) return errno_error("begin", errno);
+    const std::string text = message.dump(-1, ' ', false, json::error_handler_t::replace);
+    if (int error = send_packet(channel, text, descriptors)) return errno_error("begin", error);
     return {};
 }
 

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -16,6 +15,7 @@
 #include <thread>
 
 #include "inject/bootstrap.h"
+#include "util/channel.h"
 
 namespace speedbump::inject {
 namespace {
@@ -167,34 +167,6 @@ std::string script_text(const std::string& socket_path, const std::string& sourc
            "    del _speedbump_enter, _speedbump_source\n";
 }
 
-Result<void> send_core(int channel, int core) {
-    char byte = 1;
-    iovec data{&byte, 1};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(header), &core, sizeof(core));
-    if (sendmsg(channel, &message, MSG_NOSIGNAL) < 0)
-        return errno_error("hand over the core", errno);
-    return {};
-}
-
-bool wait_readable(int fd, Clock::time_point deadline) {
-    for (;;) {
-        auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-        if (left <= 0) return false;
-        pollfd poll_fd{fd, POLLIN, 0};
-        if (poll(&poll_fd, 1, static_cast<int>(left)) > 0) return true;
-    }
-}
-
 } // namespace
 
 bool has_debugger_support(const process::Interpreter& interpreter) {
@@ -241,8 +213,8 @@ Result<Fd> enter_by_debugger_support(const DebuggerSupportRequest& request) {
                                       request.timeout.count()));
     Fd channel(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!channel.valid()) return errno_error("accept", errno);
-    if (Result<void> sent = send_core(channel.get(), request.core); !sent)
-        return std::move(sent.error());
+    if (int error = send_packet(channel.get(), "1", {&request.core, 1}))
+        return errno_error("hand over the core", error);
     if (!wait_readable(channel.get(), deadline))
         return make_error(ErrorKind::kTimeout, "the core did not load in time");
     char buffer[8192];

@@ -23,6 +23,7 @@
 #include "inject/fire.h"
 #include "inject/payload.h"
 #include "inject/process_state.h"
+#include "util/channel.h"
 
 namespace speedbump::inject {
 namespace {
@@ -186,22 +187,11 @@ Result<void> fill_go(Go& go, pid_t pid, const RemoteModule& module, const Interp
 }
 
 // Sends the go with both descriptors.
-Result<void> send_go(int socket, const Go& go, int channel, int core) {
-    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
-    iovec data{const_cast<Go*>(&go), offsetof(Go, source) + std::strlen(go.source) + 1};
-    msghdr message{};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(2 * sizeof(int));
-    const int fds[2] = {channel, core};
-    std::memcpy(CMSG_DATA(header), fds, sizeof(fds));
-    if (sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-        return errno_error("hand over the core", errno);
+Result<void> hand_over(int socket, const Go& go, int channel, int core) {
+    const int descriptors[] = {channel, core};
+    const size_t size = offsetof(Go, source) + std::strlen(go.source) + 1;
+    const int error = send_packet(socket, {reinterpret_cast<const char*>(&go), size}, descriptors);
+    if (error != 0) return errno_error("hand over the core", error);
     return {};
 }
 
@@ -363,7 +353,7 @@ Result<Injection> inject_once(pid_t pid, const InjectOptions& options, Clock::ti
         if (!bootstrap.valid())
             done = errno_error(fmt::format("process {}: take a descriptor", pid), errno);
         else
-            done = send_go(bootstrap.get(), *go, core_end.get(), core->get());
+            done = hand_over(bootstrap.get(), *go, core_end.get(), core->get());
     }
     core_end.reset();
     if (done)
