@@ -35,6 +35,24 @@ struct Counts {
     uint64_t delays = 0;
     nanoseconds requested{0};
     nanoseconds measured{0};
+
+    // Adds what was counted; whose it is stays.
+    Counts& operator+=(const Counts& other) {
+        hits += other.hits;
+        delays += other.delays;
+        requested += other.requested;
+        measured += other.measured;
+        return *this;
+    }
+};
+
+// A Python function that a line of the targets file selects in one process.
+struct PythonMatch {
+    pid_t process = 0;
+    size_t line = 0;
+    std::string module;
+    std::string name;
+    std::string file;
 };
 
 // One place to probe, already resolved.

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/engine.h"
 #include "inject/injector.h"
 #include "process/interpreter.h"
 #include "util/fd.h"
@@ -41,15 +42,6 @@ struct PythonSession {
     std::string targets;         // the text of the targets file
     std::vector<uint32_t> lines; // indexes of the Python lines that apply
     int table = -1;              // memfd of the session's table (abi.h); the caller's
-};
-
-// A function that a line of the targets file selects in one process.
-struct PythonMatch {
-    pid_t process = 0;
-    size_t line = 0;
-    std::string module;
-    std::string name;
-    std::string file;
 };
 
 // A process whose interpreter is hooked.

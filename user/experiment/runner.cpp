@@ -175,8 +175,8 @@ Result<void> Runner::find_targets() {
             if (found.line_index != line) continue;
             group.push_back(index);
             if (found.world == targets::World::kPython) {
-                for (const session::PythonFunction& match : snapshot.python_matches)
-                    if (match.line_index == line)
+                for (const engine::PythonMatch& match : snapshot.python_matches)
+                    if (match.line == line)
                         target.functions.push_back(match.module + ":" + match.name);
                 std::sort(target.functions.begin(), target.functions.end());
                 target.functions.erase(
@@ -298,10 +298,7 @@ void Runner::wait(nanoseconds time) {
 std::vector<Injected> Runner::read_targets() {
     std::map<uint32_t, engine::Counts> sums;
     for (const engine::Counts& counts : session_->counts()) {
-        engine::Counts& sum = sums[counts.target];
-        sum.hits += counts.hits;
-        sum.delays += counts.delays;
-        sum.measured += counts.measured;
+        sums[counts.target] += counts;
     }
     std::vector<Injected> result(groups_.size());
     for (size_t target = 0; target < groups_.size(); ++target)

@@ -30,10 +30,7 @@ void Members::ended(Member& member) {
 void Members::add_to(Sums& sums, Key key, const engine::Counts& counts) {
     engine::Counts& to = sums[key];
     to.target = key.target;
-    to.hits += counts.hits;
-    to.delays += counts.delays;
-    to.requested += counts.requested;
-    to.measured += counts.measured;
+    to += counts;
 }
 
 bool Members::has_counts(uint32_t tgid) const {

@@ -64,15 +64,6 @@ struct TargetFile {
     std::map<uint32_t, Links> narrow; // by tgid
 };
 
-void add_counts(engine::Counts& to, const engine::Counts& counts) {
-    to.target = counts.target;
-    to.process = counts.process;
-    to.hits += counts.hits;
-    to.delays += counts.delays;
-    to.requested += counts.requested;
-    to.measured += counts.measured;
-}
-
 } // namespace
 
 struct Session::Impl {
@@ -149,9 +140,21 @@ struct Session::Impl {
     void advance_scan();
     void update_wake();
     void drop_probes(uint32_t tgid);
+    void release_links();
     std::vector<engine::Counts> take_counts();
     Clock::duration longest_sleep() const;
 };
+
+// Takes out all probes.
+void Session::Impl::release_links() {
+    std::vector<Links> all;
+    for (auto& [key, target_file] : files) {
+        all.push_back(std::exchange(target_file.wide_links, {}));
+        for (auto& [tgid, links] : target_file.narrow) all.push_back(std::move(links));
+        target_file.narrow.clear();
+    }
+    Links::release_all(std::move(all));
+}
 
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
@@ -159,12 +162,7 @@ Session::~Session() {
     impl_->python.reset();
     impl_->kmod.reset();
     impl_->bpf->arm(false); // ends the delays in flight, for which taking probes out would wait
-    std::vector<Links> all;
-    for (auto& [key, target_file] : impl_->files) {
-        all.push_back(std::move(target_file.wide_links));
-        for (auto& [tgid, links] : target_file.narrow) all.push_back(std::move(links));
-    }
-    Links::release_all(std::move(all));
+    impl_->release_links();
 }
 
 const targets::TargetsFile& Session::file() const {
@@ -860,13 +858,7 @@ bool Session::set(uint32_t index, const targets::Options& change) {
 void Session::take_out(bool keep_interpreters, const std::set<size_t>& enabled_lines) {
     Impl& self = *impl_;
     self.is_out = true;
-    std::vector<Links> all;
-    for (auto& [key, target_file] : self.files) {
-        all.push_back(std::exchange(target_file.wide_links, {}));
-        for (auto& [tgid, links] : target_file.narrow) all.push_back(std::move(links));
-        target_file.narrow.clear();
-    }
-    Links::release_all(std::move(all));
+    self.release_links();
     if (!self.python) return;
     if (keep_interpreters) {
         for (const auto& [line, index] : self.target_of_line) {
@@ -876,7 +868,7 @@ void Session::take_out(bool keep_interpreters, const std::set<size_t>& enabled_l
         return;
     }
     for (const engine::Counts& counts : self.python->read_counts())
-        add_counts(self.python_folded[{counts.target, counts.process}], counts);
+        self.python_folded[{counts.target, counts.process}] += counts;
     self.python.reset();
 }
 
@@ -951,12 +943,10 @@ Snapshot Session::snapshot() {
     }
     if (self.python) {
         snapshot.lost_counts += self.python->lost_counts();
-        for (const engine::PythonMatch& match : self.python->matches())
-            snapshot.python_matches.push_back(
-                {match.process, match.line, match.module, match.name, match.file});
+        snapshot.python_matches = self.python->matches();
         std::erase_if(snapshot.unmatched_lines, [&](size_t line) {
             return std::any_of(snapshot.python_matches.begin(), snapshot.python_matches.end(),
-                               [line](const auto& match) { return match.line_index == line; });
+                               [line](const auto& match) { return match.line == line; });
         });
     }
     for (const auto& [tgid, member] : self.members.all())
@@ -972,11 +962,12 @@ std::vector<engine::Counts> Session::counts() {
     auto python_sums = self.python_folded;
     if (self.python)
         for (const engine::Counts& counts : self.python->read_counts())
-            add_counts(python_sums[{counts.target, counts.process}], counts);
+            python_sums[{counts.target, counts.process}] += counts;
     for (auto& [key, counts] : python_sums) {
-        const auto target = self.target_of_line.find(counts.target);
+        const auto target = self.target_of_line.find(key.first);
         if (target == self.target_of_line.end()) continue;
         counts.target = target->second;
+        counts.process = key.second;
         result.push_back(counts);
     }
     return result;

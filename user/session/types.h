@@ -55,15 +55,6 @@ struct SkippedTarget {
     std::string reason;
 };
 
-// A Python function that a line names in one process.
-struct PythonFunction {
-    pid_t process = 0;
-    size_t line_index = 0;
-    std::string module;
-    std::string name;
-    std::string file;
-};
-
 struct ProcessInfo {
     pid_t pid = 0;
     std::string command; // comm
@@ -79,7 +70,7 @@ struct Snapshot {
     bool nothing_matched = false; // no native function, and no interpreter for the Python lines
     std::vector<engine::Counts> counts; // one per (target, process) seen
     std::vector<ProcessInfo> processes;
-    std::vector<PythonFunction> python_matches;
+    std::vector<engine::PythonMatch> python_matches;
     std::vector<SkippedTarget> skipped;
     std::vector<size_t> unmatched_lines;
     engine::Floors floors;
