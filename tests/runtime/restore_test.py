@@ -92,6 +92,29 @@ def test_loader_killed_at_random_moments() -> None:
     expect_as_fast_as_before(target, before)
 
 
+def test_loader_killed_while_it_takes_probes_out() -> None:
+    """The kernel leaves breakpoints when the task that removes them is killed: not from us."""
+    target = start_puppet()
+    path = targets_file("+exe:* delay=10ms every=1000\n+libc.so.6:str* delay=0")
+    random.seed(2)
+    midway = 0
+    for _ in range(KILLS):
+        loader = subprocess.Popen(
+            [SPEEDBUMP, "attach", "-q", "--pid", str(target.pid), path],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        wait_for(lambda: changed_bytes(target.pid) > 0, 10, "attached")
+        time.sleep(0.1)
+        loader.send_signal(signal.SIGINT)
+        time.sleep(random.uniform(0, 0.08))
+        midway += loader.poll() is None
+        loader.kill()
+        loader.wait()
+        expect_restored(target.pid)
+    print(f"  {midway} of {KILLS} were killed before they had ended")
+    assert midway > 0
+
+
 def test_target_goes_on_when_attached_and_detached_while_it_calls() -> None:
     """A busy function, attached to 30 times: no call is lost, no crash."""
     target = start_puppet()

@@ -20,12 +20,7 @@ fi
 "$root/tests/kmod/build_module.sh" "$kernel" "$out"
 /usr/bin/python3 "$here/python_zip.py" "$out/python"
 
-# Uprobes leave breakpoints behind when the task that takes them out is killed meanwhile, and 6.12 says
-# so. BPF links are released by such tasks; the module has a kernel thread for it.
-allow=()
-[ "$tests" != bpf ] || allow=(--allow 'leaking uprobe')
-
-exec "$root/scripts/vm.sh" "$kernel" --memory 2048 --append "$append" "${allow[@]}" \
+exec "$root/scripts/vm.sh" "$kernel" --memory 2048 --append "$append" \
     --timeout "${SB_TIMEOUT:-800}" --log "$out/console-$tests.log" \
     --add "$out/python/usr:/usr" --add "$build/speedbump:/bin/" --add "$build/sbctl:/bin/" \
     --add "$build/programs:/programs" --add "$root/tests/runtime:/tests" \

@@ -43,54 +43,6 @@ Error bpf_error(const std::string& what, int negative_errno) {
 
 } // namespace
 
-// --- Links
-
-Links& Links::operator=(Links&& other) noexcept {
-    if (this != &other) {
-        std::vector<Links> old(1);
-        old[0].links_.swap(links_);
-        links_.swap(other.links_);
-        release_all(std::move(old));
-    }
-    return *this;
-}
-
-Links::~Links() {
-    for (bpf_link* link : links_) bpf_link__destroy(link);
-}
-
-void Links::append(Links&& other) {
-    links_.insert(links_.end(), other.links_.begin(), other.links_.end());
-    other.links_.clear();
-}
-
-void Links::release_all(std::vector<Links> sets) {
-    std::vector<bpf_link*> links;
-    for (Links& set : sets) {
-        links.insert(links.end(), set.links_.begin(), set.links_.end());
-        set.links_.clear();
-    }
-    if (links.empty()) return;
-    // Each release waits for an RCU grace period of its own (uprobe_unregister_sync(); for perf
-    // events 0.25 s was seen), but those that wait at the same time share it.
-    std::atomic<size_t> next{0};
-    const auto work = [&] {
-        for (size_t i = next++; i < links.size(); i = next++) bpf_link__destroy(links[i]);
-    };
-    std::vector<std::thread> threads;
-    const size_t extra = std::min<size_t>(links.size(), 256) - 1;
-    threads.reserve(extra);
-    for (size_t i = 0; i < extra; ++i) {
-        try {
-            threads.emplace_back(work);
-        } catch (const std::system_error&) {
-            break; // at a task limit: fewer at a time
-        }
-    }
-    work();
-    for (std::thread& thread : threads) thread.join();
-}
-
 // --- BpfEngine
 
 struct BpfEngine::Impl {
@@ -117,10 +69,6 @@ struct BpfEngine::Impl {
 
     Result<Links> attach(const std::string& path, const std::vector<Probe>& probes, pid_t pid,
                          bool wide, std::vector<RefusedProbe>& refused);
-    int attach_multi(const std::string& path, const Probe* probes, size_t count, pid_t pid,
-                     bool wide, Links& links);
-    int attach_perf(const std::string& path, const Probe& probe, pid_t pid, bool wide,
-                    Links& links);
     void attach_range(const std::string& path, const Probe* probes, size_t count, pid_t pid,
                       bool wide, Links& links, std::vector<RefusedProbe>& refused);
 };
@@ -169,11 +117,12 @@ Result<std::unique_ptr<BpfEngine>> BpfEngine::load(const Features& features) {
 
     for (bpf_program* program : {skeleton->progs.sb_fork, skeleton->progs.sb_exec,
                                  skeleton->progs.sb_exit, skeleton->progs.sb_cgroup}) {
-        bpf_link* link = bpf_program__attach(program);
-        if (!link)
-            return errno_error(std::string("attach the BPF program ") + bpf_program__name(program),
-                               errno);
-        impl->tree_links.links_.push_back(link);
+        const int link = bpf_link_create(bpf_program__fd(program), 0,
+                                         bpf_program__expected_attach_type(program), nullptr);
+        if (link < 0)
+            return bpf_error(std::string("attach the BPF program ") + bpf_program__name(program),
+                             link);
+        impl->tree_links.keep(link);
     }
 
     auto engine = std::unique_ptr<BpfEngine>(new BpfEngine(std::move(impl)));
@@ -317,39 +266,18 @@ bool BpfEngine::armed() const {
 
 // --- probes
 
-int BpfEngine::Impl::attach_multi(const std::string& path, const Probe* probes, size_t count,
-                                  pid_t pid, bool wide, Links& links) {
-    std::vector<unsigned long> offsets(count);
-    std::vector<__u64> cookies(count);
-    for (size_t i = 0; i < count; ++i) {
-        offsets[i] = probes[i].file_offset;
-        cookies[i] = SB_COOKIE(probes[i].kind, wide, probes[i].target);
-    }
-    LIBBPF_OPTS(bpf_uprobe_multi_opts, options, .offsets = offsets.data(),
-                .cookies = cookies.data(), .cnt = count);
-    bpf_link* link =
-        bpf_program__attach_uprobe_multi(hit, wide ? -1 : pid, path.c_str(), nullptr, &options);
-    if (!link) return errno;
-    links.links_.push_back(link);
-    return 0;
-}
-
-int BpfEngine::Impl::attach_perf(const std::string& path, const Probe& probe, pid_t pid, bool wide,
-                                 Links& links) {
-    LIBBPF_OPTS(bpf_uprobe_opts, options, .bpf_cookie = SB_COOKIE(probe.kind, wide, probe.target));
-    bpf_link* link = bpf_program__attach_uprobe_opts(hit, wide ? -1 : pid, path.c_str(),
-                                                     probe.file_offset, &options);
-    if (!link) return errno;
-    links.links_.push_back(link);
-    return 0;
-}
-
 // One call for all; where the kernel refuses it, halves, until the refused probes stand alone.
 void BpfEngine::Impl::attach_range(const std::string& path, const Probe* probes, size_t count,
                                    pid_t pid, bool wide, Links& links,
                                    std::vector<RefusedProbe>& refused) {
-    const int error = features.uprobe_multi ? attach_multi(path, probes, count, pid, wide, links)
-                      : count == 1          ? attach_perf(path, probes[0], pid, wide, links)
+    std::vector<UprobePlace> places;
+    for (size_t i = 0; i < count; ++i)
+        places.push_back(
+            {probes[i].file_offset, SB_COOKIE(probes[i].kind, wide, probes[i].target)});
+    const int program = bpf_program__fd(hit);
+    const pid_t only = wide ? -1 : pid;
+    const int error = features.uprobe_multi ? links.attach_multi(program, path, places, only)
+                      : count == 1          ? links.attach_perf(program, path, places[0], only)
                                             : E2BIG;
     if (error == 0) return;
     if (count == 1 || error == ESRCH || error == EPERM || error == EACCES || error == ENOMEM) {
@@ -465,8 +393,6 @@ class BpfEngine::OwnProbe {
     }
 
     Result<void> attach() {
-        if (auto added = engine_.add_member(engine_.own_tgid(), 1); !added)
-            return std::move(added).error();
         std::vector<RefusedProbe> refused;
         const uint64_t offset = own_file_offset(reinterpret_cast<const void*>(site_.function));
         auto links = engine_.attach_narrow("/proc/self/exe", {{kind(), offset, site_.kind}},
@@ -475,6 +401,8 @@ class BpfEngine::OwnProbe {
         if (!refused.empty())
             return errno_error("probe a function of this program", refused.front().error_number);
         links_ = std::move(*links);
+        if (auto added = engine_.add_member(engine_.own_tgid(), 1); !added)
+            return std::move(added).error();
         engine_.arm(true);
         (void)added_ns(nanoseconds(0), 10); // the first hits make the kernel optimise the site
         return {};

@@ -11,10 +11,9 @@
 
 #include "engine/engine.h"
 #include "engine/features.h"
+#include "engine/links.h"
 #include "process/tree.h"
 #include "util/result.h"
-
-struct bpf_link;
 
 namespace speedbump::engine {
 
@@ -27,24 +26,6 @@ struct TreeEvent {
     uint64_t roots = 0;
     uint64_t start_time = 0;
     std::string command;
-};
-
-// Probes that are in place. Destruction takes them out, which waits for the kernel's grace period;
-// release_all() takes many out in one such wait.
-class Links {
-  public:
-    Links() = default;
-    Links(Links&& other) noexcept : links_(std::move(other.links_)) { other.links_.clear(); }
-    Links& operator=(Links&& other) noexcept;
-    ~Links();
-
-    bool empty() const { return links_.empty(); }
-    void append(Links&& other);
-    static void release_all(std::vector<Links> links);
-
-  private:
-    friend class BpfEngine;
-    std::vector<bpf_link*> links_;
 };
 
 // A probe the kernel refused, with its errno.

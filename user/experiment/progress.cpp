@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <set>
 
+#include "engine/links.h"
 #include "experiment/progress_polls.h"
 #include "process/maps.h"
 #include "process/resolver.h"
@@ -88,11 +89,11 @@ class Counter : public ProgressPoint {
                 const std::string path =
                     "/proc/self/fd/" + std::to_string(resolver.descriptor(match.file));
                 const auto attach = [&](bpf_program* program, uint64_t offset, bool at_return) {
-                    LIBBPF_OPTS(bpf_uprobe_opts, options, .bpf_cookie = index_,
-                                .retprobe = at_return);
-                    return keep(bpf_program__attach_uprobe_opts(program, -1, path.c_str(), offset,
-                                                                &options),
-                                match.name);
+                    const int error_number = calls_.attach_perf(bpf_program__fd(program), path,
+                                                                {offset, index_, at_return}, -1);
+                    if (error_number != 0)
+                        error_ = errno_error("count " + match.name, error_number);
+                    return error_number == 0;
                 };
                 const bool attached =
                     timed_ ? attach(skeleton.progs.sb_call_begins, match.entry_offset, false) &&
@@ -153,13 +154,14 @@ class Counter : public ProgressPoint {
         return true;
     }
     Result<void> found() const {
-        if (!links_.empty()) return {};
+        if (!links_.empty() || !calls_.empty()) return {};
         if (error_) return *error_;
         return make_error(ErrorKind::kNotFound, "is nowhere in the processes");
     }
 
     std::shared_ptr<Programs> programs_;
     std::vector<Link> links_; // after the programs, so that they go first
+    engine::Links calls_;
     uint32_t index_;
     bool timed_;
     std::optional<Error> error_;

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT
+#include "engine/links.h"
+
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <linux/perf_event.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <fstream>
+#include <system_error>
+#include <thread>
+
+#include "engine/shielded.h"
+
+namespace speedbump::engine {
+
+namespace {
+
+// Of the perf event source "uprobe": 0 where there is none.
+uint32_t uprobe_event_type() {
+    static const uint32_t type = [] {
+        uint32_t number = 0;
+        std::ifstream("/sys/bus/event_source/devices/uprobe/type") >> number;
+        return number;
+    }();
+    return type;
+}
+
+// Its format/retprobe is "config:0" on every kernel that has it (perf_uprobe, since 4.17).
+constexpr uint64_t kReturnProbe = 1;
+
+} // namespace
+
+Links& Links::operator=(Links&& other) noexcept {
+    if (this != &other) {
+        std::vector<Links> old(1);
+        old[0].descriptors_.swap(descriptors_);
+        descriptors_.swap(other.descriptors_);
+        release_all(std::move(old));
+    }
+    return *this;
+}
+
+Links::~Links() {
+    if (empty()) return;
+    std::vector<Links> own(1);
+    own[0].descriptors_.swap(descriptors_);
+    release_all(std::move(own));
+}
+
+void Links::append(Links&& other) {
+    descriptors_.insert(descriptors_.end(), other.descriptors_.begin(), other.descriptors_.end());
+    other.descriptors_.clear();
+}
+
+void Links::release_all(std::vector<Links> sets) {
+    std::vector<int> descriptors;
+    for (Links& set : sets) {
+        descriptors.insert(descriptors.end(), set.descriptors_.begin(), set.descriptors_.end());
+        set.descriptors_.clear();
+    }
+    if (descriptors.empty()) return;
+    // Each release waits for an RCU grace period of its own (uprobe_unregister_sync(); for perf
+    // events 0.25 s was seen), but those that wait at the same time share it.
+    std::atomic<size_t> next{0};
+    const auto work = [&] {
+        run_shielded([&] {
+            for (size_t i = next++; i < descriptors.size(); i = next++) ::close(descriptors[i]);
+        });
+    };
+    std::vector<std::thread> threads;
+    const size_t extra = std::min<size_t>(descriptors.size(), 256) - 1;
+    threads.reserve(extra);
+    for (size_t i = 0; i < extra; ++i) {
+        try {
+            threads.emplace_back(work);
+        } catch (const std::system_error&) {
+            break; // at a task limit: fewer at a time
+        }
+    }
+    work();
+    for (std::thread& thread : threads) thread.join();
+}
+
+int Links::attach_multi(int program, const std::string& path,
+                        const std::vector<UprobePlace>& places, pid_t pid) {
+    std::vector<unsigned long> offsets;
+    std::vector<__u64> cookies;
+    for (const UprobePlace& place : places) {
+        offsets.push_back(place.file_offset);
+        cookies.push_back(place.cookie);
+    }
+    LIBBPF_OPTS(bpf_link_create_opts, options);
+    options.uprobe_multi.path = path.c_str();
+    options.uprobe_multi.offsets = offsets.data();
+    options.uprobe_multi.cookies = cookies.data();
+    options.uprobe_multi.cnt = static_cast<__u32>(places.size());
+    options.uprobe_multi.pid = pid < 0 ? 0 : static_cast<__u32>(pid);
+    int result = -EAGAIN;
+    descriptors_.reserve(descriptors_.size() + 1);
+    run_shielded([&] { result = bpf_link_create(program, 0, BPF_TRACE_UPROBE_MULTI, &options); });
+    if (result < 0) return -result;
+    descriptors_.push_back(result);
+    return 0;
+}
+
+int Links::attach_perf(int program, const std::string& path, const UprobePlace& place, pid_t pid) {
+    perf_event_attr attributes = {};
+    attributes.size = sizeof(attributes);
+    attributes.type = uprobe_event_type();
+    if (attributes.type == 0) return EOPNOTSUPP;
+    attributes.config = place.at_return ? kReturnProbe : 0;
+    attributes.uprobe_path = reinterpret_cast<uint64_t>(path.c_str());
+    attributes.probe_offset = place.file_offset;
+    LIBBPF_OPTS(bpf_link_create_opts, options);
+    options.perf_event.bpf_cookie = place.cookie;
+    int result = -EAGAIN;
+    descriptors_.reserve(descriptors_.size() + 1);
+    run_shielded([&] {
+        const long event = syscall(SYS_perf_event_open, &attributes, pid, pid < 0 ? 0 : -1, -1,
+                                   PERF_FLAG_FD_CLOEXEC);
+        if (event < 0) {
+            result = -errno;
+            return;
+        }
+        const int fd = static_cast<int>(event);
+        result = bpf_link_create(program, fd, BPF_PERF_EVENT, &options);
+        if (result >= 0 && ioctl(fd, PERF_EVENT_IOC_ENABLE, 0) != 0) {
+            const int error_number = errno;
+            ::close(result);
+            result = -error_number;
+        }
+        ::close(fd); // the link holds the event
+    });
+    if (result < 0) return -result;
+    descriptors_.push_back(result);
+    return 0;
+}
+
+} // namespace speedbump::engine

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace speedbump::engine {
+
+// One place that a BPF program is attached to.
+struct UprobePlace {
+    uint64_t file_offset = 0;
+    uint64_t cookie = 0;
+    bool at_return = false;
+};
+
+// Probes that are in place, each set held by one descriptor. Destruction takes them out, which
+// waits for the kernel's grace period; release_all() takes many out in one such wait. Nothing stays
+// behind when this program is killed meanwhile (shielded.h).
+class Links {
+  public:
+    Links() = default;
+    Links(Links&& other) noexcept : descriptors_(std::exchange(other.descriptors_, {})) {}
+    Links& operator=(Links&& other) noexcept;
+    ~Links();
+
+    bool empty() const { return descriptors_.empty(); }
+    void append(Links&& other);
+    static void release_all(std::vector<Links> links);
+
+    // Attach a program (its descriptor) to places of a file, for one process or, with -1, for all.
+    // 0, or the errno; then nothing is in place.
+    // By uprobe_multi (Linux 6.6), all places at once, none of them at_return.
+    int attach_multi(int program, const std::string& path, const std::vector<UprobePlace>& places,
+                     pid_t pid);
+    // By a perf event of its own.
+    int attach_perf(int program, const std::string& path, const UprobePlace& place, pid_t pid);
+    // Takes over the descriptor of a link that is no uprobe.
+    void keep(int descriptor) { descriptors_.push_back(descriptor); }
+
+  private:
+    std::vector<int> descriptors_;
+};
+
+} // namespace speedbump::engine
