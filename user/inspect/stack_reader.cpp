@@ -121,6 +121,8 @@ RawFrame parse_frame(const Layout& layout, const char* bytes) {
     else
         frame.ip = load_at<uint64_t>(bytes + layout.frame_ip);
     if (layout.frame_owner != kNone) frame.owner = load_at<uint8_t>(bytes + layout.frame_owner);
+    if (layout.frame_generator != kNone && load_at<uint64_t>(bytes + layout.frame_generator) != 0)
+        frame.owner = kGeneratorOwner;
     if (layout.frame_bytecode_copy != kNone)
         frame.bytecode_copy = load_at<int32_t>(bytes + layout.frame_bytecode_copy);
     return frame;
@@ -672,8 +674,9 @@ StackReader::Impl::Outcome StackReader::Impl::try_thread(Thread& thread, bool wi
         }
         return Outcome::kAgain;
     }
-    // 3.11 and 3.12 switch to a new C frame before it has its innermost frame: for a moment that
-    // is a left-over one, which shows as a generator that nobody called.
+    // A generator that nobody called: in 3.10 one that has returned since the thread state was read,
+    // and runs again when it is read again; in 3.11 and 3.12, which switch to a new C frame before it
+    // has its innermost frame, for a moment a left-over one.
     const bool has_root = raw_.empty() || raw_.back().owner != kGeneratorOwner;
     if (!has_root || !is_unchanged(second)) return Outcome::kAgain;
     if (layout_.interpreter_generation != kNone) {

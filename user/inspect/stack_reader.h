@@ -59,7 +59,7 @@ const char* describe(StackFault fault);
 
 // Reads the Python stacks of a running process. The process is not stopped, changed or written
 // to. Each stack that it gives was a stack of that thread at one moment between the call and the
-// return of sample(); docs/decisions/0005-reading-stacks.md says why. Stacks of different threads
+// return of sample(); docs/decisions/0006-reading-stacks.md says why. Stacks of different threads
 // may be of different moments. For one thread at a time.
 class StackReader {
   public:
