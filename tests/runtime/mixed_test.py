@@ -243,5 +243,74 @@ def test_pythons_of_several_versions_in_one_tree() -> None:
         parent.wait()
 
 
+ALTERNATOR = """
+import ctypes, sys, time
+native = ctypes.CDLL(sys.argv[1]).lib_work
+clock = time.monotonic_ns
+def step():
+    pass
+print("ready", flush=True)
+for line in sys.stdin:
+    # When the last run of slow calls began, for each kind.
+    slow, runs = [0, 0], [0, 0]
+    def note(kind, begin, end):
+        if end - begin < 150_000:
+            runs[kind] = 0
+            return
+        if not runs[kind]:
+            slow[kind] = begin
+        runs[kind] += 1
+    while min(runs) < 5:
+        begin = clock()
+        step()
+        between = clock()
+        native()
+        end = clock()
+        note(0, begin, between)
+        note(1, between, end)
+    print(*slow, flush=True)
+"""
+
+
+def test_a_change_reaches_python_and_native_within_a_millisecond() -> None:
+    script = scratch() / "alternator.py"
+    script.write_text(ALTERNATOR)
+    process = subprocess.Popen([sys.executable, script, LIBRARY], text=True,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        targets = "*:step delay=0\n+libslowlib.so:lib_work delay=0"
+        with Session(targets, pid=process.pid) as session, socket.socket(socket.AF_UNIX) as control:
+            control.connect(f"/run/speedbump/{session.process.pid}")
+            answers = control.makefile()
+
+            def change(request: str) -> int:
+                begin = time.monotonic_ns()
+                control.sendall(request.encode() + b"\n")
+                answer = json.loads(answers.readline())
+                assert answer["ok"], answer
+                return begin
+
+            def measure() -> None:
+                taken: list[tuple[int, int]] = []
+                for _ in range(20):
+                    change("set * delay=0")
+                    process.stdin.write("watch\n")
+                    process.stdin.flush()
+                    time.sleep(0.02)
+                    begin = change("set * delay=200us")
+                    slow = [int(word) for word in process.stdout.readline().split()]
+                    taken.append((slow[0] - begin, slow[1] - begin))
+                python, native = (statistics.median(each) / 1000 for each in zip(*taken))
+                print(f"  a change reaches Python in {python:.0f} us, native code in {native:.0f} us")
+                assert -100 < python < 1000 and -100 < native < 1000, taken
+
+            wait_for(lambda: "step" in json.dumps(session.documents), 5, "step is matched")
+            repeat(3, measure)
+    finally:
+        process.kill()
+        process.wait()
+
+
 if __name__ == "__main__":
     main(globals())
