@@ -20,7 +20,10 @@ for part in "${parts[@]}"; do
     cost | error | outsider | attach | tree)
         build/tests/bench/native_bench "$PWD/build/tests/bench/bench_target" "$part"
         ;;
-    python) python3 tests/bench/python_hook.py build/pyext/interpreters.tsv ;;
+    python)
+        python3 tests/bench/python_hook.py build/pyext/interpreters.tsv
+        python3 tests/bench/python_startup.py build/pyext/interpreters.tsv
+        ;;
     module)
         for kernel in 6.1 6.12; do
             echo "Linux $kernel, emulated:"
