@@ -84,7 +84,8 @@ _speedbump() {
             ;;
         dump) options="--pid --no-children $output" ;;
         bench) options="--code --threads --duration --python --pid $output" ;;
-        list | doctor) options="--pid $output" ;;
+        list) options="--pid --no-python $output" ;;
+        doctor) options="--pid $output" ;;
         experiment)
             options="--pid --cgroup --progress --doses --blocks --precision --time --seed
                 --positive --bisect --max-slowdown --max-cpu --slice --settle --no-off

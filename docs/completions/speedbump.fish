@@ -51,6 +51,7 @@ set -l attach '__fish_seen_subcommand_from attach experiment'
 complete -c speedbump -n $attach -l cgroup -r -d 'all processes of a cgroup'
 
 set -l check '__fish_seen_subcommand_from check'
+complete -c speedbump -n '__fish_seen_subcommand_from list' -l no-python -d 'native functions alone'
 complete -c speedbump -n $check -l no-children -d 'leave the descendants alone'
 complete -c speedbump -n $check -l exe -r -d 'look at this program or library'
 complete -c speedbump -n $check -l entry-only -d 'probe the first instruction'

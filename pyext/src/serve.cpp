@@ -335,6 +335,28 @@ void take_part(Channel& channel, Packet first) {
     send_packet(channel, {{"op", "gone"}, {"reason", reason}});
 }
 
+// Sends all functions of all interpreters.
+void send_list(Channel& channel) {
+    std::vector<FoundFunction> list;
+    for_each_interpreter([&list] {
+        Interpreter* interpreter = this_interpreter();
+        if (interpreter == nullptr || !list_functions(*interpreter, list)) PyErr_Clear();
+    });
+    const WithoutGil without;
+    for (size_t first = 0; first < list.size(); first += kFunctionsPerPacket) {
+        json part = json::array();
+        const size_t end = std::min(first + kFunctionsPerPacket, list.size());
+        for (size_t i = first; i < end; ++i) part.push_back(describe(list[i]));
+        if (!send_packet(channel, {{"op", "functions"}, {"functions", part}})) return;
+    }
+    send_packet(channel, {{"op", "gone"}, {"reason", "listed"}});
+}
+
+bool is_list(const Packet& packet) {
+    const json message = json::parse(packet.text, nullptr, false);
+    return message.is_object() && message.value("op", "") == "list";
+}
+
 // Waits for the begin packet, without the GIL; an empty one when none comes.
 Packet wait_for_begin(Channel& channel) {
     const WithoutGil without;
@@ -354,7 +376,10 @@ void run_session(Channel& channel) {
     call_atexit("register", atexit_function.get());
     try {
         Packet first = wait_for_begin(channel);
-        if (!first.text.empty()) take_part(channel, std::move(first));
+        if (is_list(first))
+            send_list(channel);
+        else if (!first.text.empty())
+            take_part(channel, std::move(first));
     } catch (const std::exception&) {
         // Out of memory, or a packet of the wrong shape: the loader sees the socket close.
         if (has_session() && !session_identity().empty()) {

@@ -15,6 +15,7 @@
 //       lines, of the targets that apply here (exclusions always do); index I has entry I of the
 //       table. ID names the session, any string but "". "roots" (default: all bits) is compared
 //       with each target's root_mask.
+//   {"op":"list"}      Instead of a begin: what functions are there? Nothing is hooked.
 //   {"op":"detach"}    or end of file: the loader is gone. Delays end at once in this process.
 //
 // core -> loader
@@ -27,7 +28,8 @@
 //       has run yet.
 //   {"op":"matched", "matched":[...]}  more functions, also right after "ready" when there are
 //   many.
-//   {"op":"gone", "reason":"detach"|"exit"}  the hooks are out; the socket is closed.
+//   {"op":"functions", "functions":[{"module":..,"name":..,"file":..}...]}   part of the list
+//   {"op":"gone", "reason":"detach"|"exit"|"listed"}  the hooks are out; the socket is closed.
 //
 // A process has one session. A second begin with another ID, or beside a session that the program
 // itself installed from this very file, is refused; the core of an installed package is another

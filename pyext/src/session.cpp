@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <unordered_set>
 
 #include "clock.h"
 #include "python_util.h"
@@ -190,6 +191,16 @@ void forget_decisions() {
     next_generation();
 }
 
+namespace {
+
+std::string module_name(PyObject* globals) {
+    return globals != nullptr && PyDict_Check(globals)
+               ? text_of(PyDict_GetItemString(globals, "__name__"))
+               : "";
+}
+
+} // namespace
+
 Decision decide(Interpreter& interpreter, PyCodeObject* code, PyObject* globals) noexcept {
     const ErrorAside aside;
     const Decision no_match = g_live.no_match.load(std::memory_order_acquire);
@@ -199,9 +210,7 @@ Decision decide(Interpreter& interpreter, PyCodeObject* code, PyObject* globals)
         note_nested_names(interpreter, code);
         function.name = qualified_name(interpreter, code);
         function.file = text_of(code->co_filename);
-        if (globals != nullptr && PyDict_Check(globals)) {
-            function.module = text_of(PyDict_GetItemString(globals, "__name__"));
-        }
+        function.module = module_name(globals);
         std::function<void(FoundFunction)> found;
         {
             const std::lock_guard lock(shared().mutex);
@@ -244,21 +253,6 @@ void register_fork_handlers(void (*in_child)()) {
 
 namespace {
 
-// Decides for a code object and all that are nested in it: an inner function is known as soon as
-// the outer one is.
-void decide_tree(Interpreter& interpreter, PyCodeObject* code, PyObject* globals) {
-    const Decision known = static_cast<Decision>(
-        reinterpret_cast<uintptr_t>(code_extra(code, interpreter.decision_index)));
-    if (is_current(known)) return;
-    decide(interpreter, code, globals);
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code->co_consts); ++i) {
-        PyObject* constant = PyTuple_GET_ITEM(code->co_consts, i);
-        if (PyCode_Check(constant)) {
-            decide_tree(interpreter, reinterpret_cast<PyCodeObject*>(constant), globals);
-        }
-    }
-}
-
 bool collect_functions(std::vector<Ref>& functions) {
 #if SB_MONITORING
     PyUnstable_GC_VisitObjects(
@@ -283,10 +277,8 @@ bool collect_functions(std::vector<Ref>& functions) {
 #endif
 }
 
-} // namespace
-
-bool look_at_existing(Interpreter& interpreter) {
-    std::vector<Ref> functions;
+// All functions of the interpreter, their code's names known.
+bool collect_named_functions(Interpreter& interpreter, std::vector<Ref>& functions) {
     if (!collect_functions(functions)) return false;
     // A name that the enclosing code gives is exact, one from the function object may have been
     // set by functools.wraps: enclosing code first.
@@ -295,18 +287,70 @@ bool look_at_existing(Interpreter& interpreter) {
                           reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function.get())));
     }
     for (const Ref& function : functions) note_function_name(interpreter, function.get());
+    return true;
+}
+
+// Calls `look` with the code and the globals of each function, giving the GIL up now and then.
+template <typename Look>
+void for_each_function(const std::vector<Ref>& functions, Look look) {
     constexpr uint64_t kHoldNs = 1000000;
     uint64_t held_since = now_ns();
     for (const Ref& function : functions) {
-        decide_tree(interpreter,
-                    reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function.get())),
-                    PyFunction_GET_GLOBALS(function.get()));
+        look(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function.get())),
+             PyFunction_GET_GLOBALS(function.get()));
         if (now_ns() - held_since > kHoldNs) {
             PyThreadState* thread = PyEval_SaveThread();
             PyEval_RestoreThread(thread);
             held_since = now_ns();
         }
     }
+}
+
+// Calls `look` with a code object and all that are nested in it.
+template <typename Look>
+void for_each_nested(PyCodeObject* code, Look look) {
+    if (!look(code)) return;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code->co_consts); ++i) {
+        PyObject* constant = PyTuple_GET_ITEM(code->co_consts, i);
+        if (PyCode_Check(constant))
+            for_each_nested(reinterpret_cast<PyCodeObject*>(constant), look);
+    }
+}
+
+} // namespace
+
+bool look_at_existing(Interpreter& interpreter) {
+    std::vector<Ref> functions;
+    if (!collect_named_functions(interpreter, functions)) return false;
+    for_each_function(functions, [&](PyCodeObject* code, PyObject* globals) {
+        // An inner function is known as soon as the outer one is.
+        for_each_nested(code, [&](PyCodeObject* nested) {
+            const auto known = static_cast<Decision>(
+                reinterpret_cast<uintptr_t>(code_extra(nested, interpreter.decision_index)));
+            if (is_current(known)) return false;
+            decide(interpreter, nested, globals);
+            return true;
+        });
+    });
+    return true;
+}
+
+bool list_functions(Interpreter& interpreter, std::vector<FoundFunction>& list) {
+    std::vector<Ref> functions;
+    if (!collect_named_functions(interpreter, functions)) return false;
+    std::unordered_set<PyCodeObject*> seen; // their functions are held
+    for_each_function(functions, [&](PyCodeObject* code, PyObject* globals) {
+        const std::string module = module_name(globals);
+        for_each_nested(code, [&](PyCodeObject* nested) {
+            if (!seen.insert(nested).second) return false;
+            note_nested_names(interpreter, nested);
+            if ((nested->co_flags & CO_OPTIMIZED) == 0)
+                return true; // the body of a module or class
+            list.push_back(
+                {0, module, qualified_name(interpreter, nested), text_of(nested->co_filename)});
+            return true;
+        });
+    });
     return true;
 }
 

@@ -81,6 +81,10 @@ void abandon(Interpreter& interpreter);
 // Gives the GIL up now and then. False with a Python error set.
 bool look_at_existing(Interpreter& interpreter);
 
+// All functions that exist, those nested in others too; each code object once. `line` is 0. Needs
+// no session. Gives the GIL up now and then. False with a Python error set.
+bool list_functions(Interpreter& interpreter, std::vector<FoundFunction>& list);
+
 // The decision for a code object, made at its first call: kept in the code object as the
 // generation it was made in (upper half) and 1 + the line's index, 0 for no line.
 using Decision = uint64_t;

@@ -9,6 +9,7 @@ import threading
 import time
 
 import mixed_test
+import pythons
 import services_test
 from harness import *
 
@@ -150,6 +151,46 @@ def test_budget() -> None:
         assert found["added_cpu"] < 0.2, found["added_cpu"]
         print(f"  {found['watched']} watched, {found['added_cpu']:.1%} of a CPU added")
     finally:
+        process.kill()
+        process.wait()
+
+
+SHOP = """
+import functools, time
+class Cart:
+    def price(self):
+        def vat(): pass
+        return vat
+def logged(function):
+    @functools.wraps(function)
+    def wrapper(*arguments): return function(*arguments)
+    return wrapper
+@logged
+def pay(): pass
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_python_functions_are_listed() -> None:
+    for python in pythons.find():
+        process = python.start(SHOP)
+
+        def listed(*arguments: str) -> list[str]:
+            done = Run("list", "--pid", str(process.pid), *arguments)
+            assert done.status == 0, done
+            return done.out.splitlines()
+
+        names = ["Cart.price", "Cart.price.<locals>.vat", "logged", "logged.<locals>.wrapper",
+                 "pay"]  # fmt: skip
+        assert sorted(listed("__main__:*")) == [f"__main__:{name}" for name in names], python.name
+        assert listed("Cart.*") == ["__main__:Cart.price", "__main__:Cart.price.<locals>.vat"]
+        native = listed("--no-python", "*PyObject_Call*")
+        assert native and all(line.startswith("+") for line in native), native
+        targets = scratch() / "targets.txt"
+        targets.write_text("\n".join(listed("__main__:*")))
+        checked = Run("check", str(targets))
+        assert checked.status == 0, checked
         process.kill()
         process.wait()
 

@@ -85,8 +85,9 @@ TEST(Json, CalibrateGolden) {
 
 TEST(Json, ListGolden) {
     expect_golden("list.json",
-                  indented(list_json(kContext, {{"/lib/a.so", "_Z1fi", "f(int)", 4096, 12, false},
-                                                {"/lib/a.so", "memcpy", "", 8192, 0, true}})));
+                  indented(list_json(kContext, {{{"/lib/a.so", "_Z1fi", "f(int)", 4096, 12, false},
+                                                 {"/lib/a.so", "memcpy", "", 8192, 0, true}},
+                                                {{7, 0, "shop", "Cart.price", "/srv/shop.py"}}})));
 }
 
 TEST(Json, BytesThatAreNoUtf8DoNotBreakTheDocument) {
@@ -128,7 +129,8 @@ TEST(ListText, LinesCanBeReadBackAsTargets) {
         {"/usr/lib/a b:c.so", "_Z1fii", "f(int, \"x\"[2])", 2, 1, false},
         {"/opt/odd*[name].so", "operator", "ns::operator*(A const&, int)", 3, 1, false},
         {"/opt/back\\slash \"q\".so", "f", "", 3, 1, false}};
-    const targets::ParseOutcome outcome = targets::parse_targets(list_text(functions), "list");
+    const targets::ParseOutcome outcome =
+        targets::parse_targets(list_text({functions, {}}), "list");
     ASSERT_TRUE(outcome.errors.empty()) << targets::format_diagnostics("list", outcome.errors);
     ASSERT_EQ(outcome.file.lines.size(), functions.size());
     for (size_t i = 0; i < functions.size(); i++) {

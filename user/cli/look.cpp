@@ -65,11 +65,6 @@ std::vector<process::ListedProcess> list_proc() {
     return list;
 }
 
-bool selected(const std::string& glob, const std::string& path, const std::string& name) {
-    return targets::glob_match(glob, name) || targets::glob_match(glob, path + ":" + name) ||
-           targets::glob_match(glob, fs::path(path).filename().string() + ":" + name);
-}
-
 // Adds the functions of one mapped file; a file that is no ELF (a font, a locale) has none.
 void add_functions(pid_t pid, const process::Mapping& mapping, const std::string& glob,
                    std::vector<report::ListedFunction>& functions) {
@@ -83,10 +78,10 @@ void add_functions(pid_t pid, const process::Mapping& mapping, const std::string
         for (const std::string_view name : function.names) {
             const elf::Demangled demangled =
                 elf::is_mangled(name) ? elf::demangle(name) : elf::Demangled{};
-            const bool matches = selected(glob, mapping.path, std::string(name)) ||
+            const bool matches = is_selected(glob, mapping.path, std::string(name)) ||
                                  (!demangled.with_signature.empty() &&
-                                  (selected(glob, mapping.path, demangled.with_signature) ||
-                                   selected(glob, mapping.path, demangled.without_signature)));
+                                  (is_selected(glob, mapping.path, demangled.with_signature) ||
+                                   is_selected(glob, mapping.path, demangled.without_signature)));
             if (!matches) continue;
             functions.push_back({mapping.path, std::string(name), demangled.with_signature,
                                  function.file_offset, function.size, function.is_ifunc});
@@ -104,6 +99,11 @@ std::vector<pid_t> with_descendants(const std::vector<pid_t>& pids) {
         result.push_back(static_cast<pid_t>(tgid));
     }
     return result;
+}
+
+bool is_selected(const std::string& glob, const std::string& path, const std::string& name) {
+    return targets::glob_match(glob, name) || targets::glob_match(glob, path + ":" + name) ||
+           targets::glob_match(glob, fs::path(path).filename().string() + ":" + name);
 }
 
 Result<report::CheckReport> look_for_targets(const targets::TargetsFile& file,

@@ -29,6 +29,10 @@ Result<report::CheckReport> look_for_targets(const targets::TargetsFile& file,
 // The processes and all their descendants, as /proc lists them now, ascending, each once.
 std::vector<pid_t> with_descendants(const std::vector<pid_t>& pids);
 
+// Whether a function of this file (or module) and name is meant: the glob matches the name,
+// "FILE:NAME", or "LAST PART OF FILE:NAME".
+bool is_selected(const std::string& glob, const std::string& path, const std::string& name);
+
 // The native functions in the files that the processes map whose symbol, demangled name, or
 // "FILE:SYMBOL" (FILE: its path or its last part) matches the glob.
 Result<std::vector<report::ListedFunction>> list_native_functions(const std::vector<pid_t>& pids,

@@ -79,9 +79,9 @@ uint64_t number_in(const json& message, const char* key) {
     return found != message.end() && found->is_number_unsigned() ? found->get<uint64_t>() : 0;
 }
 
-std::vector<PythonMatch> matches_of(pid_t pid, const json& message) {
+std::vector<PythonMatch> matches_of(pid_t pid, const json& message, const char* key = "matched") {
     std::vector<PythonMatch> matches;
-    auto list = message.find("matched");
+    auto list = message.find(key);
     if (list == message.end() || !list->is_array()) return matches;
     for (const json& entry : *list) {
         if (!entry.is_object()) continue;
@@ -199,7 +199,8 @@ Result<void> PythonEngine::begin(int channel, uint64_t roots) const {
                     {"lines", session_.lines},
                     {"roots", roots},
                     {"table", true}};
-    std::vector<int> descriptors = {session_.table};
+    std::vector<int> descriptors;
+    if (session_.table >= 0) descriptors.push_back(session_.table);
     if (long_targets_.valid())
         descriptors.push_back(long_targets_.get());
     else
@@ -209,19 +210,55 @@ Result<void> PythonEngine::begin(int channel, uint64_t roots) const {
     return {};
 }
 
-Result<PythonEngine::Hooked> PythonEngine::hook(pid_t pid, uint64_t roots,
-                                                inject::InjectOptions options) const {
+namespace {
+
+// Gets the core for its interpreter into a process.
+Result<inject::Injection> enter(pid_t pid, const std::vector<std::string>& directories,
+                                inject::InjectOptions options) {
     if (options.core.empty()) {
         Result<std::vector<process::Interpreter>> found = process::find_interpreters(pid);
         if (!found) return std::move(found.error());
         // What can't be entered has no core either: inject() says so in better words.
         if (!found->empty() && found->front().is_supported()) {
-            Result<std::string> core = find_core(found->front(), directories_);
+            Result<std::string> core = find_core(found->front(), directories);
             if (!core) return std::move(core.error()).with_context(fmt::format("process {}", pid));
             options.core = std::move(*core);
         }
     }
-    Result<inject::Injection> injection = inject::inject(pid, options);
+    return inject::inject(pid, options);
+}
+
+} // namespace
+
+Result<std::vector<PythonMatch>> list_python_functions(pid_t pid,
+                                                       const std::vector<std::string>& directories,
+                                                       inject::InjectOptions options) {
+    const std::string name = fmt::format("process {}", pid);
+    Result<inject::Injection> injection = enter(pid, directories, std::move(options));
+    if (!injection) return std::move(injection.error());
+    const int channel = injection->channel.get();
+    if (int error = send_packet(channel, R"({"op":"list"})", {})) return errno_error(name, error);
+    std::vector<PythonMatch> functions;
+    for (;;) {
+        if (!wait_readable(channel, Clock::now() + kReadyTimeout))
+            return make_error(ErrorKind::kTimeout,
+                              fmt::format("{}: no list of its Python functions within {} ms", name,
+                                          kReadyTimeout.count()));
+        const std::optional<std::string> packet = receive(channel);
+        if (!packet) return make_error(ErrorKind::kIo, name + ": it ended while being listed");
+        const json message = parse(*packet);
+        const std::string op = text_in(message, "op");
+        if (op == "gone") return functions;
+        if (op != "functions")
+            return make_error(ErrorKind::kInvalid, name + ": " + text_in(message, "reason"));
+        for (PythonMatch& function : matches_of(pid, message, "functions"))
+            functions.push_back(std::move(function));
+    }
+}
+
+Result<PythonEngine::Hooked> PythonEngine::hook(pid_t pid, uint64_t roots,
+                                                inject::InjectOptions options) const {
+    Result<inject::Injection> injection = enter(pid, directories_, std::move(options));
     if (!injection) return std::move(injection.error());
     Hooked hooked;
     hooked.channel = std::move(injection->channel);

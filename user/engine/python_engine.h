@@ -41,8 +41,14 @@ struct PythonSession {
     std::string identity;        // names the session; not empty
     std::string targets;         // the text of the targets file
     std::vector<uint32_t> lines; // indexes of the Python lines that apply
-    int table = -1;              // memfd of the session's table (abi.h); the caller's
+    int table = -1;              // memfd of the session's table (abi.h), the caller's; -1: none
 };
+
+// The functions that exist in the interpreters of a process; `line` of each is 0. Gets into the
+// process as attach() does, hooks nothing, and leaves.
+Result<std::vector<PythonMatch>> list_python_functions(pid_t pid,
+                                                       const std::vector<std::string>& directories,
+                                                       inject::InjectOptions options = {});
 
 // A process whose interpreter is hooked.
 struct PythonAttachment {

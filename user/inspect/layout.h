@@ -35,7 +35,7 @@ struct Layout {
     uint32_t frame_code = kNone;
     uint32_t frame_ip = kNone; // 3.10: an int, the number of the instruction
     uint32_t frame_owner = kNone;
-    uint32_t frame_generator = kNone; // 3.10: the generator whose frame it is
+    uint32_t frame_generator = kNone;     // 3.10: the generator whose frame it is
     uint32_t frame_bytecode_copy = kNone; // free-threaded: which copy of the bytecode runs
     uint32_t code_size = kNone;           // instructions (3.11+)
     uint32_t code_file = kNone;

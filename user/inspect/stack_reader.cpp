@@ -674,9 +674,9 @@ StackReader::Impl::Outcome StackReader::Impl::try_thread(Thread& thread, bool wi
         }
         return Outcome::kAgain;
     }
-    // A generator that nobody called: in 3.10 one that has returned since the thread state was read,
-    // and runs again when it is read again; in 3.11 and 3.12, which switch to a new C frame before it
-    // has its innermost frame, for a moment a left-over one.
+    // A generator that nobody called: in 3.10 one that has returned since the thread state was
+    // read, and runs again when it is read again; in 3.11 and 3.12, which switch to a new C frame
+    // before it has its innermost frame, for a moment a left-over one.
     const bool has_root = raw_.empty() || raw_.back().owner != kGeneratorOwner;
     if (!has_root || !is_unchanged(second)) return Outcome::kAgain;
     if (layout_.interpreter_generation != kNone) {

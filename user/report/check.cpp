@@ -152,11 +152,16 @@ std::string python_targets_line(const std::string& file, const std::string& name
     return exact_half(file, true) + ":" + (is_qualified ? "" : "*") + exact_half(name, false);
 }
 
-std::string list_text(const std::vector<ListedFunction>& functions) {
+std::string targets_line(const engine::PythonMatch& function) {
+    return exact_half(function.module, true) + ":" + exact_half(function.name, false);
+}
+
+std::string list_text(const FunctionList& functions) {
     std::string out;
-    for (const ListedFunction& function : functions) {
+    for (const ListedFunction& function : functions.native)
         out += printable(targets_line(function)) + "\n";
-    }
+    for (const engine::PythonMatch& function : functions.python)
+        out += printable(targets_line(function)) + "\n";
     return out;
 }
 

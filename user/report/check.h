@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/engine.h"
 #include "engine/features.h"
 #include "process/resolver.h"
 #include "report/table.h"
@@ -47,10 +48,16 @@ struct ListedFunction {
     uint64_t size = 0;        // bytes, 0: unknown
     bool is_ifunc = false;
 };
+// What `list` found.
+struct FunctionList {
+    std::vector<ListedFunction> native;
+    std::vector<engine::PythonMatch> python; // each name of a file once
+};
 // One targets line per function, quoted where the grammar needs it, ready to be pasted.
-std::string list_text(const std::vector<ListedFunction>& functions);
+std::string list_text(const FunctionList& functions);
 // The targets line that names exactly this function.
 std::string targets_line(const ListedFunction& function);
+std::string targets_line(const engine::PythonMatch& function);
 // The targets line for the Python functions of this name in this file. A name that isn't qualified
 // (CPython 3.10) stands for all functions and methods that end in it.
 std::string python_targets_line(const std::string& file, const std::string& name,

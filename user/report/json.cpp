@@ -316,10 +316,10 @@ std::string check_json(const Context& context, const CheckReport& report, const 
     return to_line(document);
 }
 
-std::string list_json(const Context& context, const std::vector<ListedFunction>& functions) {
+std::string list_json(const Context& context, const FunctionList& functions) {
     ordered_json document = document_head(context, "speedbump/list/1");
     ordered_json list = ordered_json::array();
-    for (const ListedFunction& function : functions) {
+    for (const ListedFunction& function : functions.native) {
         list.push_back({{"path", function.path},
                         {"name", function.name},
                         {"demangled", function.demangled},
@@ -329,6 +329,13 @@ std::string list_json(const Context& context, const std::vector<ListedFunction>&
                         {"targets_line", targets_line(function)}});
     }
     document["functions"] = std::move(list);
+    ordered_json python = ordered_json::array();
+    for (const engine::PythonMatch& function : functions.python)
+        python.push_back({{"module", function.module},
+                          {"name", function.name},
+                          {"file", function.file},
+                          {"targets_line", targets_line(function)}});
+    document["python_functions"] = std::move(python);
     return to_line(document);
 }
 

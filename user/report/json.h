@@ -43,7 +43,7 @@ std::string session_json(const Context& context, pid_t pid, const session::Sessi
 // Schema speedbump/check/1.
 std::string check_json(const Context& context, const CheckReport& report, const TargetsFile& file);
 // Schema speedbump/list/1.
-std::string list_json(const Context& context, const std::vector<ListedFunction>& functions);
+std::string list_json(const Context& context, const FunctionList& functions);
 // Schema speedbump/doctor/1.
 std::string doctor_json(const Context& context, const std::vector<engine::Check>& checks);
 // Schema speedbump/calibrate/1.
