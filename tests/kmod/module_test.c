@@ -1138,10 +1138,14 @@ static void spins_end_early(void) {
                 {"remove", end_by_remove},
                 {"a lower delay", end_by_lowering},
                 {"disable and enable", end_by_toggle}};
-    /* what checks each of the kernel's steps slows them */
-    const uint64_t enough = is_debug_kernel() ? 20 * MILLISECOND : MILLISECOND;
+    const uint64_t kill_cost = cost_of_a_kill();
+    printf("  a sleeping process is killed in %llu us\n", (unsigned long long)kill_cost / 1000);
+    /* what checks each of the kernel's steps slows them; so does a slow or busy host */
+    const uint64_t enough = is_debug_kernel()         ? 20 * MILLISECOND
+                            : kill_cost > MILLISECOND ? kill_cost
+                                                      : MILLISECOND;
     for (size_t i = 0; i < sizeof(ways) / sizeof(*ways); i++) {
-        uint64_t other = i ? 0 : cost_of_a_kill();
+        uint64_t other = i ? 0 : kill_cost;
         uint64_t took = cut_short(ways[i].end, other + enough);
         took = took > other ? took - other : 0;
         printf("  %s ends a delay of 10 s in %llu us\n", ways[i].name,
@@ -1738,7 +1742,7 @@ static void sbctl_speaks(void) {
 static double per_call_ns(void (*function)(void), unsigned calls) {
     double best = 1e18;
     /* rounds short enough that many are not interrupted, on a machine that is shared */
-    for (int round = 0; round < 400; round++) {
+    for (int round = 0; round < 150; round++) {
         uint64_t start = now_ns();
         for (unsigned i = 0; i < calls; i++) function();
         double took = (double)(now_ns() - start) / calls;
@@ -1774,6 +1778,38 @@ static int attach_empty_bpf(unsigned long long offset) {
     return event;
 }
 
+struct costs {
+    double plain, probed, filtered, outside, empty, bpf;
+};
+
+static void keep_least(double* least, double value) {
+    if (value > 0 && (*least <= 0 || value < *least)) *least = value;
+}
+
+static void measure_costs(const char* name, void (*function)(void), struct costs* least) {
+    keep_least(&least->plain, per_call_ns(function, 1000));
+    CHECK(command("+%s 0", name) == 0 && enable(true) == 0);
+    unsigned long long offset = row_of(name).offset;
+    keep_least(&least->probed, per_call_ns(function, 50));
+    CHECK(command("=%s 0 pid=%d", name, getpid()) == 0);
+    keep_least(&least->filtered, per_call_ns(function, 50));
+    CHECK(command("=%s 0 pid=4194000", name) == 0);
+    keep_least(&least->outside, per_call_ns(function, 1000));
+    command("-*");
+    char event[200];
+    int length = snprintf(event, sizeof(event), "p:empty " SELF ":0x%llx", offset);
+    if (!put("/sys/kernel/tracing/uprobe_events", event, (size_t)length) &&
+        !put("/sys/kernel/tracing/events/uprobes/empty/filter", "common_pid == 1234567", 21) &&
+        !put("/sys/kernel/tracing/events/uprobes/empty/enable", "1", 1))
+        keep_least(&least->empty, per_call_ns(function, 50));
+    put("/sys/kernel/tracing/events/uprobes/empty/enable", "0", 1);
+    put("/sys/kernel/tracing/uprobe_events", "-:empty", 7);
+    int event_fd = attach_empty_bpf(offset);
+    if (event_fd >= 0) keep_least(&least->bpf, per_call_ns(function, 50));
+    close(event_fd);
+    enable(false);
+}
+
 static void cost_of_a_hit(void) {
     /* Recording names of tasks would patch the scheduler's code while it runs, and an emulator that
      * runs processors in parallel may still execute the breakpoint of such a patch afterwards. */
@@ -1783,37 +1819,21 @@ static void cost_of_a_hit(void) {
         void (*function)(void);
     } sites[] = {{WORK, "emulated", work}, {SELF ":stepped_work", "single-stepped", stepped_work}};
     for (int i = 0; i < 2; i++) {
-        double plain = per_call_ns(sites[i].function, 1000);
-        CHECK(command("+%s 0", sites[i].name) == 0 && enable(true) == 0);
-        unsigned long long offset = row_of(sites[i].name).offset;
-        double probed = per_call_ns(sites[i].function, 50);
-        CHECK(command("=%s 0 pid=%d", sites[i].name, getpid()) == 0);
-        double filtered = per_call_ns(sites[i].function, 50);
-        CHECK(command("=%s 0 pid=4194000", sites[i].name) == 0);
-        double outside = per_call_ns(sites[i].function, 1000);
-        command("-*");
-        char event[200];
-        int length = snprintf(event, sizeof(event), "p:empty " SELF ":0x%llx", offset);
-        double empty = 0;
-        if (!put("/sys/kernel/tracing/uprobe_events", event, (size_t)length) &&
-            !put("/sys/kernel/tracing/events/uprobes/empty/filter", "common_pid == 1234567", 21) &&
-            !put("/sys/kernel/tracing/events/uprobes/empty/enable", "1", 1))
-            empty = per_call_ns(sites[i].function, 50);
-        put("/sys/kernel/tracing/events/uprobes/empty/enable", "0", 1);
-        put("/sys/kernel/tracing/uprobe_events", "-:empty", 7);
-        int event_fd = attach_empty_bpf(offset);
-        double bpf = event_fd < 0 ? 0 : per_call_ns(sites[i].function, 50);
-        close(event_fd);
+        struct costs least = {0};
+        /* in turn: a host may well run the machine at half its speed for a second */
+        for (int pass = 0; pass < 5; pass++)
+            measure_costs(sites[i].name, sites[i].function, &least);
         printf(
             "  %s: plain %.0f ns, module %.0f, with a filter %.0f, outside the filter %.0f, "
             "trace event %.0f, empty BPF uprobe %.0f\n",
-            sites[i].kind, plain, probed, filtered, outside, empty, bpf);
+            sites[i].kind, least.plain, least.probed, least.filtered, least.outside, least.empty,
+            least.bpf);
         printf("  %s: module / trace event = %.2f, module / BPF = %.2f\n", sites[i].kind,
-               empty > 0 ? probed / empty : 0, bpf > 0 ? probed / bpf : 0);
-        if (bpf > 0) CHECK(probed < bpf * 1.5);
-        CHECK(outside < plain * 1.5 + 20);
-        if (empty > 0) CHECK(probed < empty * 1.5);
-        enable(false);
+               least.empty > 0 ? least.probed / least.empty : 0,
+               least.bpf > 0 ? least.probed / least.bpf : 0);
+        if (least.bpf > 0) CHECK(least.probed < least.bpf * 1.5);
+        CHECK(least.outside < least.plain * 1.5 + 20);
+        if (least.empty > 0) CHECK(least.probed < least.empty * 1.5);
     }
 }
 
