@@ -144,7 +144,10 @@ std::optional<LastRun> read_last_run(pid_t pid, pid_t tid) {
     std::optional<uint64_t> cpu =
         stat_field(fmt::format("/proc/{}/task/{}/stat", pid, tid), kProcessor);
     if (!cpu) return std::nullopt;
-    return LastRun{std::strtod(run.c_str(), nullptr), number(switches, 10), static_cast<int>(*cpu)};
+    // 0: moved to another CPU since (migrate_task_rq_fair()).
+    const double milliseconds = std::strtod(run.c_str(), nullptr);
+    if (milliseconds == 0) return std::nullopt;
+    return LastRun{milliseconds, number(switches, 10), static_cast<int>(*cpu)};
 }
 
 std::optional<Error> obstacle(pid_t pid) {

@@ -41,8 +41,8 @@ std::vector<pid_t> read_threads(pid_t pid);
 std::optional<std::chrono::milliseconds> read_age(pid_t pid);
 
 // When a thread last ran, on the clock of the CPU where it did (their clocks leave out interrupts
-// and stolen time, so they differ), and how often it gave the CPU up. Only on kernels that show
-// /proc/PID/task/TID/sched.
+// and stolen time, so they differ), and how often it gave the CPU up. Nothing where the kernel does
+// not show it (/proc/PID/task/TID/sched), or has moved the thread to another CPU since.
 struct LastRun {
     double milliseconds = 0;
     uint64_t switches = 0;

@@ -223,7 +223,10 @@ std::optional<Resumption> resumption_of(const process::RemoteMemory& memory,
         auto timeout = static_cast<int32_t>(regs.r10);
         if (timeout > 0) {
             uint64_t left = static_cast<uint64_t>(timeout);
-            left = left > waited_ms ? left - waited_ms : 0;
+            // A call can't have waited longer than it may: then the clocks were of two CPUs, and
+            // too long a wait does less harm than none.
+            constexpr uint64_t kSlackMs = 5;
+            if (waited_ms <= left + kSlackMs) left -= std::min(left, waited_ms);
             result.regs.r10 = left;
         }
     }
