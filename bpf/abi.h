@@ -59,7 +59,7 @@ struct sb_tally {
 	__u64 verified; /* sb_state.departures + 1 when the process was last seen in the tree */
 };
 
-/* Key of the tallies; process 0 collects what found no place of its own. */
+/* Key of the tallies. */
 struct sb_counts_key {
 	__u32 tgid;
 	__u32 target;
@@ -91,7 +91,6 @@ struct sb_state {
 	__u64 departures; /* processes that have left it */
 	/* failures that must not go unseen */
 	__u64 lost_events;
-	__u64 lost_counts;
 	__u64 lost_members;
 };
 
@@ -187,7 +186,7 @@ SB_ASSERT(sizeof(struct sb_counts) == 32, "sb_counts");
 SB_ASSERT(sizeof(struct sb_counts_key) == 8, "sb_counts_key");
 SB_ASSERT(sizeof(struct sb_member) == 8, "sb_member");
 SB_ASSERT(sizeof(struct sb_control) == 96, "sb_control");
-SB_ASSERT(sizeof(struct sb_state) == 40, "sb_state");
+SB_ASSERT(sizeof(struct sb_state) == 32, "sb_state");
 SB_ASSERT(sizeof(struct sb_tally) == 40, "sb_tally");
 SB_ASSERT(sizeof(struct sb_event) == 48, "sb_event");
 SB_ASSERT(sizeof(struct sb_task) == 48, "sb_task");

@@ -34,6 +34,15 @@ struct {
 	__type(value, struct sb_tally);
 } tallies SEC(".maps");
 
+/* By target: what found no place in the tallies, so that no total is ever wrong. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, SB_MAX_TARGETS);
+	__type(key, __u32);
+	__type(value, struct sb_counts);
+} overflow SEC(".maps");
+
 /* Whether the program that is loaded can sleep; set before loading. */
 const volatile __u32 sb_may_sleep = 0;
 
@@ -127,13 +136,7 @@ static __always_inline struct sb_counts *sb_counts_of(__u32 tgid, __u32 index,
 		found->verified = now;
 		return &found->counts;
 	}
-	/* Full: the loader made this one, so that no total is ever wrong. */
-	key.tgid = 0;
-	found = bpf_map_lookup_elem(&tallies, &key);
-	if (found)
-		return &found->counts;
-	__sync_fetch_and_add(&state.lost_counts, 1);
-	return NULL;
+	return bpf_map_lookup_elem(&overflow, &index);
 }
 
 /* An entry of a table by kind of site. */

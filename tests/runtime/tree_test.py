@@ -38,6 +38,19 @@ def test_children_of_later() -> None:
         expect_slowed(grandchild, "work_push", MS)
 
 
+def test_totals_are_right_when_not_every_process_has_a_counter() -> None:
+    parent = start_puppet()
+    with Session(PUSH, pid=parent.pid, without="tallies") as session:
+        family = [parent] + [parent.offspring("child") for _ in range(7)]
+        time.sleep(0.3)
+        for one in family:
+            assert min(one.each("work_push", 10)) > 0.95 * MS
+        final = session.stop()
+    counted = calls_by_pid(final, "work_push")
+    assert calls(final, "work_push") == 10 * len(family), final
+    assert 0 in counted and len(counted) > 1, counted
+
+
 def test_children_from_their_first_call_when_only_the_tree_maps_the_file() -> None:
     parent = start_puppet()
     with Session(PUSH, pid=parent.pid) as session:

@@ -55,7 +55,9 @@ struct BpfEngine::Impl {
     size_t targets_size = 0;
     uint32_t own_tgid = 0;
     std::vector<TreeEvent> events;
-    std::vector<bool> has_spare_tally; // by target
+    const sb_counts* overflow = nullptr;
+    size_t overflow_size = 0;
+    uint32_t target_count = 0; // configured so far
     Floors floors;
     std::vector<Links> used; // probes of finished measurements
     std::future<void> cleanup;
@@ -63,6 +65,7 @@ struct BpfEngine::Impl {
     ~Impl() {
         if (skeleton) control().armed = 0;
         if (targets) munmap(targets, targets_size);
+        if (overflow) munmap(const_cast<sb_counts*>(overflow), overflow_size);
     }
     sb_control& control() { return skeleton->bss_control->control; }
     sb_state& state() { return skeleton->bss->state; }
@@ -90,6 +93,7 @@ Result<std::unique_ptr<BpfEngine>> BpfEngine::load(const Features& features) {
                                               : skeleton->progs.sb_hit_perf;
     bpf_program__set_autoload(impl->hit, true);
     skeleton->rodata->sb_may_sleep = features.sleepable_uprobe ? 1 : 0;
+    if (features.few_tallies) bpf_map__set_max_entries(skeleton->maps.tallies, SB_SITE_KINDS);
     if (const int error = delay_bpf__load(skeleton); error != 0)
         return bpf_error("load the BPF programs", error);
 
@@ -100,6 +104,11 @@ Result<std::unique_ptr<BpfEngine>> BpfEngine::load(const Features& features) {
                          bpf_map__fd(skeleton->maps.targets), 0);
     if (targets == MAP_FAILED) return errno_error("map the table of targets", errno);
     impl->targets = static_cast<sb_target*>(targets);
+    impl->overflow_size = sizeof(sb_counts) * SB_MAX_TARGETS;
+    void* overflow = mmap(nullptr, impl->overflow_size, PROT_READ, MAP_SHARED,
+                          bpf_map__fd(skeleton->maps.overflow), 0);
+    if (overflow == MAP_FAILED) return errno_error("map the counters", errno);
+    impl->overflow = static_cast<const sb_counts*>(overflow);
 
     impl->ring.reset(ring_buffer__new(
         bpf_map__fd(skeleton->maps.events),
@@ -242,16 +251,7 @@ Result<void> BpfEngine::configure(uint32_t target, const TargetSettings& setting
     if (target >= SB_MAX_TARGETS)
         return make_error(ErrorKind::kUnsupported, "more than " + std::to_string(SB_MAX_TARGETS) +
                                                        " functions match; narrow the targets");
-    if (target >= impl_->has_spare_tally.size()) impl_->has_spare_tally.resize(target + 1);
-    if (!impl_->has_spare_tally[target]) {
-        // It takes the counts of processes for which the table has no room.
-        const sb_counts_key key{0, target};
-        const int map = bpf_map__fd(impl_->skeleton->maps.tallies);
-        const std::vector<sb_tally> zero(static_cast<size_t>(libbpf_num_possible_cpus()));
-        if (bpf_map_update_elem(map, &key, zero.data(), BPF_NOEXIST) != 0 && errno != EEXIST)
-            return errno_error("make a counter", errno);
-        impl_->has_spare_tally[target] = true;
-    }
+    impl_->target_count = std::max(impl_->target_count, target + 1);
     write_target(impl_->targets[target], settings, window_origin_ns, wide);
     return {};
 }
@@ -348,6 +348,12 @@ std::vector<Counts> BpfEngine::read_counts() const {
         cursor = next;
         first = false;
     }
+    for (uint32_t target = 0; target < impl_->target_count; ++target) {
+        const sb_counts& rest = impl_->overflow[target];
+        if (rest.hits != 0)
+            result.push_back({target, 0, rest.hits, rest.delays, nanoseconds(rest.requested_ns),
+                              nanoseconds(rest.measured_ns)});
+    }
     return result;
 }
 
@@ -358,9 +364,6 @@ void BpfEngine::forget_counts(uint32_t target, uint32_t tgid) {
 
 uint64_t BpfEngine::lost_events() const {
     return impl_->state().lost_events;
-}
-uint64_t BpfEngine::lost_counts() const {
-    return impl_->state().lost_counts;
 }
 uint64_t BpfEngine::lost_members() const {
     return impl_->state().lost_members;

@@ -176,6 +176,7 @@ Features probe_features() {
         if (name == "kmod") features.kmod = false;
         if (name == "mmap_events") features.mmap_events = false;
         if (name == "nop5") features.nop5_optimized = false;
+        if (name == "tallies") features.few_tallies = true;
     }
     return features;
 }

@@ -23,6 +23,7 @@ struct Features {
     bool task_iterator = false;
     bool mmap_events = false;    // perf mmap records, system-wide
     bool nop5_optimized = false; // 5-byte nop becomes a call (6.18)
+    bool few_tallies = false;    // for tests: counters of a handful of processes only
     bool kmod = false;           // /dev/speed_bump
     // The probes of the tries being taken out again; the last copy waits for it.
     std::shared_future<void> cleanup;

@@ -933,7 +933,6 @@ Snapshot Session::snapshot() {
     snapshot.floors = self.floors;
     snapshot.engine = self.kmod ? "kmod" : "bpf";
     snapshot.lost_events = self.bpf->lost_events();
-    snapshot.lost_counts = self.bpf->lost_counts();
     snapshot.lost_members = self.bpf->lost_members();
 
     snapshot.counts = counts();
@@ -942,7 +941,7 @@ Snapshot Session::snapshot() {
             self.warn(trouble);
     }
     if (self.python) {
-        snapshot.lost_counts += self.python->lost_counts();
+        snapshot.lost_counts = self.python->lost_counts();
         snapshot.python_matches = self.python->matches();
         std::erase_if(snapshot.unmatched_lines, [&](size_t line) {
             return std::any_of(snapshot.python_matches.begin(), snapshot.python_matches.end(),
