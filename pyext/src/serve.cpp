@@ -232,10 +232,15 @@ std::vector<std::string> hook_everywhere() {
 PyObject* at_exit(PyObject*, PyObject*) {
     Channel* channel = g_channel.load(std::memory_order_acquire);
     if (channel != nullptr) {
+        {
+            // With the GIL still held: without it the channel of a session that ends just now would
+            // be gone before it is known that somebody waits for it.
+            const std::lock_guard lock(channel->mutex);
+            channel->exiting = true;
+        }
         const WithoutGil without;
-        std::unique_lock lock(channel->mutex);
-        channel->exiting = true;
         wake(*channel);
+        std::unique_lock lock(channel->mutex);
         channel->left.wait_for(lock, std::chrono::seconds(5), [channel] { return channel->done; });
     }
     Py_RETURN_NONE;
@@ -409,8 +414,13 @@ void serve(int channel_fd) noexcept {
     channel->left.notify_all();
     const bool waited_for = channel->exiting;
     lock.unlock();
-    // The thread in at_exit() still holds it, and the process ends.
+    // The thread in at_exit() still holds it, and the process ends. Without a GIL nobody can say
+    // whether it does: the few bytes of each session stay.
+#ifdef Py_GIL_DISABLED
+    channel.release();
+#else
     if (waited_for) channel.release();
+#endif
     PyErr_Clear();
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }

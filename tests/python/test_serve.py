@@ -6,9 +6,11 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import loader
@@ -341,6 +343,21 @@ def test_closed_table_removes_hooks_without_a_socket(python, serve):
     table.close()
     assert served.hear() == 0
     assert table.hits() == 1
+
+
+def test_detach_while_the_interpreter_ends(python, serve):
+    """A process that ended just as its loader left hung for good: now and then, on a busy machine."""
+    rng = random.Random(5)
+    for _ in range(60):
+        served, (channel,) = serve()
+        table = loader.Table(1)
+        channel.begin(table, "__main__:f\n")
+        leave = threading.Timer(rng.uniform(0, 0.003), channel.socket.close)
+        leave.start()
+        time.sleep(rng.uniform(0, 0.003))
+        served.process.stdin.close()
+        assert served.process.wait(timeout=20) == 0
+        leave.join()
 
 
 def test_attach_and_detach_many_times(python, serve):
