@@ -49,7 +49,7 @@ struct BpfEngine::Impl {
     Features features;
     Ring ring;
     Skeleton skeleton;
-    Links tree_links; // after the skeleton, so that links die first
+    std::vector<Fd> tree_links; // after the skeleton, so that links die first
     bpf_program* hit = nullptr;
     sb_target* targets = nullptr;
     size_t targets_size = 0;
@@ -131,7 +131,7 @@ Result<std::unique_ptr<BpfEngine>> BpfEngine::load(const Features& features) {
         if (link < 0)
             return bpf_error(std::string("attach the BPF program ") + bpf_program__name(program),
                              link);
-        impl->tree_links.keep(link);
+        impl->tree_links.emplace_back(link);
     }
 
     auto engine = std::unique_ptr<BpfEngine>(new BpfEngine(std::move(impl)));

@@ -38,8 +38,6 @@ class Links {
                      pid_t pid);
     // By a perf event of its own.
     int attach_perf(int program, const std::string& path, const UprobePlace& place, pid_t pid);
-    // Takes over the descriptor of a link that is no uprobe.
-    void keep(int descriptor) { descriptors_.push_back(descriptor); }
 
   private:
     std::vector<int> descriptors_;
