@@ -22,7 +22,6 @@ that has `vmlinuz` and may have `modules/`.
   --append TEXT       more words for the kernel's command line. Repeatable.
   --cpus N            (2)    --memory MIB  (1024)    --timeout SECONDS  (600)
   --log FILE          keep the console there (it is shown when the run fails)
-  --allow REGEX       kernel messages that match are no failure
 
 COMMAND runs as root in a machine that has busybox and what was added, with /proc, /sys, /dev, /tmp,
 debugfs and tracefs mounted and a loopback device. Exit status: the command's; 125 when the machine
@@ -226,7 +225,7 @@ shift
 if [ ! -e "$kernel/vmlinuz" ]; then
     kernel=$(fetch "$kernel")
 fi
-adds=() modules=() append=() cpus=2 memory=1024 limit=600 log='' allow=''
+adds=() modules=() append=() cpus=2 memory=1024 limit=600 log=''
 while [ $# -gt 0 ]; do
     case $1 in
     --fetch) echo "$kernel"; exit 0 ;;
@@ -238,7 +237,6 @@ while [ $# -gt 0 ]; do
     --memory) memory=$2; shift 2 ;;
     --timeout) limit=$2; shift 2 ;;
     --log) log=$2; shift 2 ;;
-    --allow) allow=$2; shift 2 ;;
     --) shift; break ;;
     *) fail "unknown option $1 (--help)" ;;
     esac
@@ -283,8 +281,7 @@ if [ "$ended" = 124 ]; then
 elif ! grep -qxE '[0-9]+' <(tr -d '\r' <"$work/status"); then
     problem="no exit status: $(tr -d '\r' <"$work/status" | tail -1) $(tail -2 "$work/qemu")"
 fi
-messages=$(cat "$work/console" "$work/dmesg" | grep -aE "$bad_messages" |
-    { [ -n "$allow" ] && grep -avE "$allow" || cat; } || true)
+messages=$(cat "$work/console" "$work/dmesg" | grep -aE "$bad_messages" || true)
 [ -z "$messages" ] || problem+="${problem:+; }the kernel says: $(echo "$messages" | head -3)"
 if [ -n "$problem" ]; then
     grep -a '' "$work/console" | tail -60 >&2
