@@ -29,7 +29,9 @@ constexpr uint64_t kMostRegion = 1 << 20; // bytes
 constexpr uint64_t kPageSize = 4096;
 constexpr int kLeastTries = 16;
 constexpr int kListTries = 16;
-constexpr int kProof = 4;                   // tries in a row that must give the same new path
+constexpr int kProof = 4;                   // tries in a row that give the same new path prove it,
+constexpr int kOften = 12;                  // or as many of the first
+constexpr int kOftenOf = 64;                // tries
 constexpr uint8_t kGeneratorOwner = 1;      // FRAME_OWNED_BY_GENERATOR
 constexpr uint8_t kFirstNonPythonOwner = 3; // FRAME_OWNED_BY_INTERPRETER, _BY_CSTACK
 constexpr uint64_t kTagBits = 7;            // of a _PyStackRef (3.14, free-threaded)
@@ -244,7 +246,7 @@ class StackReader::Impl {
     bool check_chain();
     bool gather();
     Outcome read_thread(Thread& thread, bool with_chain);
-    Outcome try_thread(Thread& thread, bool with_chain);
+    Outcome try_thread(Thread& thread, bool with_chain, int tries);
     bool parse(const Thread& thread, uint64_t innermost, const char* bytes, uint64_t* missing);
     bool is_unchanged(const char* again) const;
     void find_frames(Thread& thread, uint64_t address);
@@ -283,7 +285,8 @@ class StackReader::Impl {
     StackFault fault_ = StackFault::kFine;
     uint32_t candidate_ = CallPaths::kRoot;
     int streak_ = 0;
-    bool is_candidate_new_ = false; // this try gave one
+    std::unordered_map<uint32_t, int> candidates_; // how many of this sample's tries gave each
+    bool is_candidate_new_ = false;                // this try gave one
     std::vector<Thread*> to_read_;
     bool is_gone_ = false;
     std::vector<uint64_t> heads_;
@@ -595,7 +598,8 @@ void StackReader::Impl::wait_a_random_while() {
 // One reading of a thread's stack, in one system call: the list of threads (if that is asked for),
 // the thread's innermost frame, all frames, the identity of doubtful code objects, all frames
 // again, the innermost frame again, the counts of freed code objects.
-StackReader::Impl::Outcome StackReader::Impl::try_thread(Thread& thread, bool with_chain) {
+StackReader::Impl::Outcome StackReader::Impl::try_thread(Thread& thread, bool with_chain,
+                                                         int tries) {
     const uint32_t asleep = thread.watch.asleep();
     const bool has_cframe = layout_.cframe_frame != kNone && thread.cframe != 0;
     wanted_.clear();
@@ -697,19 +701,21 @@ StackReader::Impl::Outcome StackReader::Impl::try_thread(Thread& thread, bool wi
     candidate_ = path;
     ++streak_;
     is_candidate_new_ = true;
-    if (slept || streak_ >= kProof) paths_.prove(path);
+    const bool is_frequent = ++candidates_[path] >= kOften && tries < kOftenOf;
+    if (slept || streak_ >= kProof || is_frequent) paths_.prove(path);
     return paths_.is_proven(path) ? Outcome::kDone : Outcome::kAgain;
 }
 
 StackReader::Impl::Outcome StackReader::Impl::read_thread(Thread& thread, bool with_chain) {
     streak_ = 0;
+    candidates_.clear();
     is_candidate_new_ = false;
     Clock::time_point deadline{};
     for (int tries = 0;; ++tries) {
         if (tries == 1) deadline = Clock::now() + options_.patience;
         if (is_candidate_new_) wait_a_random_while(); // between the readings that are to prove it
         is_candidate_new_ = false;
-        const Outcome outcome = try_thread(thread, with_chain);
+        const Outcome outcome = try_thread(thread, with_chain, tries);
         if (outcome == Outcome::kDone) accept(thread);
         if (outcome != Outcome::kAgain) return outcome;
         if (!is_candidate_new_) streak_ = 0; // in a row: no failure in between
