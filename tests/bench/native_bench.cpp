@@ -30,21 +30,14 @@ namespace {
 
 struct Sample {
     std::vector<double> values;
-    double median() const {
+    double quartile(size_t number) const {
         std::vector<double> sorted = values;
         std::sort(sorted.begin(), sorted.end());
-        return sorted[sorted.size() / 2];
+        return sorted[sorted.size() * number / 4];
     }
-    double low() const { // the lower quartile
-        std::vector<double> sorted = values;
-        std::sort(sorted.begin(), sorted.end());
-        return sorted[sorted.size() / 4];
-    }
-    double spread() const {
-        std::vector<double> sorted = values;
-        std::sort(sorted.begin(), sorted.end());
-        return (sorted[sorted.size() * 3 / 4] - sorted[sorted.size() / 4]) / 2;
-    }
+    double low() const { return quartile(1); }
+    double median() const { return quartile(2); }
+    double spread() const { return (quartile(3) - quartile(1)) / 2; }
     std::string text(double unit = 1) const {
         return fmt::format("{:.1f} +- {:.1f}", median() / unit, spread() / unit);
     }
