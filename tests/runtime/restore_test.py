@@ -29,6 +29,13 @@ def plain_cost(target) -> dict[str, float]:
     return {name: min(target.call(name, 100_000) for _ in range(5)) for name in WORK}
 
 
+def attach_quietly(target, path: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [SPEEDBUMP, "attach", "-q", "--pid", str(target.pid), path],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )
+
+
 def test_every_way_to_end() -> None:
     for how in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
         target = start_puppet()
@@ -78,10 +85,7 @@ def test_loader_killed_at_random_moments() -> None:
     random.seed(1)
     attached = 0
     for _ in range(KILLS):
-        loader = subprocess.Popen(
-            [SPEEDBUMP, "attach", "-q", "--pid", str(target.pid), path],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )
+        loader = attach_quietly(target, path)
         time.sleep(random.uniform(0, 0.6))
         attached += changed_bytes(target.pid) > 0
         loader.kill()
@@ -99,10 +103,7 @@ def test_loader_killed_while_it_takes_probes_out() -> None:
     random.seed(2)
     midway = 0
     for _ in range(KILLS):
-        loader = subprocess.Popen(
-            [SPEEDBUMP, "attach", "-q", "--pid", str(target.pid), path],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )
+        loader = attach_quietly(target, path)
         wait_for(lambda: changed_bytes(target.pid) > 0, 10, "attached")
         time.sleep(0.1)
         loader.send_signal(signal.SIGINT)
