@@ -37,20 +37,13 @@ constexpr uint64_t kReturnProbe = 1;
 } // namespace
 
 Links& Links::operator=(Links&& other) noexcept {
-    if (this != &other) {
-        std::vector<Links> old(1);
-        old[0].descriptors_.swap(descriptors_);
-        descriptors_.swap(other.descriptors_);
-        release_all(std::move(old));
-    }
+    Links old(std::move(other)); // takes out what was here when it goes
+    descriptors_.swap(old.descriptors_);
     return *this;
 }
 
 Links::~Links() {
-    if (empty()) return;
-    std::vector<Links> own(1);
-    own[0].descriptors_.swap(descriptors_);
-    release_all(std::move(own));
+    close_all(descriptors_);
 }
 
 void Links::append(Links&& other) {
@@ -59,11 +52,11 @@ void Links::append(Links&& other) {
 }
 
 void Links::release_all(std::vector<Links> sets) {
-    std::vector<int> descriptors;
-    for (Links& set : sets) {
-        descriptors.insert(descriptors.end(), set.descriptors_.begin(), set.descriptors_.end());
-        set.descriptors_.clear();
-    }
+    Links all;
+    for (Links& set : sets) all.append(std::move(set));
+}
+
+void Links::close_all(const std::vector<int>& descriptors) {
     if (descriptors.empty()) return;
     // Each release waits for an RCU grace period of its own (uprobe_unregister_sync(); for perf
     // events 0.25 s was seen), but those that wait at the same time share it.

@@ -40,6 +40,8 @@ class Links {
     int attach_perf(int program, const std::string& path, const UprobePlace& place, pid_t pid);
 
   private:
+    static void close_all(const std::vector<int>& descriptors);
+
     std::vector<int> descriptors_;
 };
 
