@@ -48,23 +48,17 @@ void Members::merge(uint32_t tgid) {
 std::vector<engine::Counts> Members::fold(
     const std::vector<engine::Counts>& read,
     const std::function<void(uint32_t target, uint32_t tgid)>& forget) {
-    Sums sums = folded_;
+    std::vector<engine::Counts> living;
     for (const engine::Counts& counts : read) {
         const Key key{static_cast<uint32_t>(counts.process), counts.target};
-        add_to(sums, key, counts);
         const Member* member = find(key.tgid);
-        if (!member || member->alive) continue;
-        add_to(folded_, key, counts);
-        forget(key.target, key.tgid);
+        if (member && !member->alive) {
+            add_to(folded_, key, counts);
+            forget(key.target, key.tgid);
+        } else {
+            living.push_back(counts);
+        }
     }
-    std::vector<engine::Counts> result;
-    result.reserve(sums.size());
-    for (auto& [key, counts] : sums) {
-        const Member* member = find(key.tgid);
-        counts.process = member ? member->pid : static_cast<pid_t>(key.tgid);
-        result.push_back(counts);
-    }
-
     std::deque<uint32_t> kept;
     for (const uint32_t tgid : dead_) {
         const Member* member = find(tgid);
@@ -79,6 +73,17 @@ std::vector<engine::Counts> Members::fold(
         members_.erase(kept.front());
     }
     dead_ = std::move(kept);
+
+    Sums sums = folded_;
+    for (const engine::Counts& counts : living)
+        add_to(sums, {static_cast<uint32_t>(counts.process), counts.target}, counts);
+    std::vector<engine::Counts> result;
+    result.reserve(sums.size());
+    for (auto& [key, counts] : sums) {
+        const Member* member = find(key.tgid);
+        counts.process = member ? member->pid : static_cast<pid_t>(key.tgid);
+        result.push_back(counts);
+    }
     return result;
 }
 
