@@ -1069,7 +1069,8 @@ static bool is_debug_kernel(void) {
  */
 static uint64_t cut_short(int (*end)(pid_t pid), uint64_t enough) {
     uint64_t best = ~0ull;
-    for (int i = 0; i < 40 && best > enough; i++) {
+    /* the host may be busy: as many tries as it takes for one that nothing else came into */
+    for (int i = 0; i < 100 && best > enough; i++) {
         clean();
         CHECK(command("+" WORK " 10000000000") == 0 && enable(true) == 0);
         pid_t pid = spawn(call_once_on_go);
@@ -1140,10 +1141,8 @@ static void spins_end_early(void) {
                 {"disable and enable", end_by_toggle}};
     const uint64_t kill_cost = cost_of_a_kill();
     printf("  a sleeping process is killed in %llu us\n", (unsigned long long)kill_cost / 1000);
-    /* what checks each of the kernel's steps slows them; so does a slow or busy host */
-    const uint64_t enough = is_debug_kernel()         ? 20 * MILLISECOND
-                            : kill_cost > MILLISECOND ? kill_cost
-                                                      : MILLISECOND;
+    /* what checks each of the kernel's steps slows them */
+    const uint64_t enough = is_debug_kernel() ? 20 * MILLISECOND : MILLISECOND;
     for (size_t i = 0; i < sizeof(ways) / sizeof(*ways); i++) {
         uint64_t other = i ? 0 : kill_cost;
         uint64_t took = cut_short(ways[i].end, other + enough);

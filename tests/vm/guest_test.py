@@ -88,7 +88,7 @@ def test_run_has_the_right_totals() -> None:
         expect_ratio(final["all"]["measured_ns"], 80 * 2 * MS, 0.98, 3, "ns measured")
         spent = sum(int(line) for line in done.out.splitlines() if line.isdigit())
         # what the host takes of the machine's time lies in between
-        expect_ratio(final["all"]["measured_ns"], spent, 0.7, 1.05, "of what the program saw")
+        expect_ratio(final["all"]["measured_ns"], spent, 0.9, 1.05, "of what the program saw")
 
     repeat(5, measure)
 
