@@ -33,9 +33,10 @@ class Target:
         self.version = _version(name)
 
     def environment(self, variables: dict[str, str]) -> dict[str, str]:
-        inherited = ("PATH", "HOME", "LANG", "LD_PRELOAD", "ASAN_OPTIONS", "TSAN_OPTIONS",
-                     "UBSAN_OPTIONS")
+        inherited = ("PATH", "HOME", "LANG", "ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS")
         environment = {key: os.environ[key] for key in inherited if key in os.environ}
+        if "SPEEDBUMP_TEST_PRELOAD" in os.environ:  # scripts/sanitize-core.sh
+            environment["LD_PRELOAD"] = os.environ["SPEEDBUMP_TEST_PRELOAD"]
         environment.update(PYTHONPATH=self.package, PYTHONDONTWRITEBYTECODE="1")
         environment.update(variables)
         return environment

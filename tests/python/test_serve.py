@@ -412,7 +412,7 @@ def test_second_session_is_refused(serve):
     served, (first, second) = serve(2)
     table = loader.Table(1)
     assert first.begin(table, "__main__:f\n")["op"] == "ready"
-    served.tell("threading.Thread(target=core.serve, args=(int(sys.argv[3]),)).start()")
+    served.tell("threading.Thread(target=core.serve, args=(os.dup(int(sys.argv[3])),)).start()")
     message = second.begin(table, "__main__:f\n", session="another")
     assert message["op"] == "refused" and "another session" in message["reason"]
     served.hear()
