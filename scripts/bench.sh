@@ -31,7 +31,7 @@ for part in "${parts[@]}"; do
                 grep '^  '
         done
         ;;
-    experiment) tests/bench/experiment.py build/speedbump build/programs/known_service ;;
+    experiment) python3 tests/bench/experiment.py build/speedbump build/programs ;;
     inspect)
         scripts/sid-root.sh >&2
         python3 tests/bench/remote_unwinder.py build/speedbump "${SID_ROOT:-build/sid-root}"

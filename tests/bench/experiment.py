@@ -1,104 +1,280 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Experiments on services whose answer is known: estimate against truth, coverage of the 95 %
-interval, false alarms of the sham target, and what speedbump itself uses.
+"""Experiments on services whose answer is known.
 
-  experiment.py SPEEDBUMP KNOWN_SERVICE [truth|coverage [RUNS]]...    as root
+  experiment.py SPEEDBUMP PROGRAMS [PART]...    as root; PROGRAMS: folder of known_service
+
+  truth         estimate, interval and shape against the truth, native, Python and mixed
+  coverage      of the 95 % interval in 20 live runs, and alarms of their sham targets
+  gain          what the experiment predicts against what is gained when the function is made faster
+  restarts      time to an interval, against restarting the service once per delay
+  interference  the same experiment beside a load that comes and goes
+  overhead      what speedbump uses itself in 60 s
 """
 
 import contextlib
 import json
+import math
+import pathlib
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 
-# kind, doses, and for each function its truth: criticality, and slack in us (None: no hinge).
+PYTHON_SERVICE = str(pathlib.Path(__file__).parents[1] / "programs" / "known_service.py")
+# Of Student's t, by degrees of freedom: two-sided 95 %.
+T95 = [math.nan, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16,
+       2.14, 2.13, 2.12, 2.11, 2.10, 2.09, 2.09]
+
+
+class Bench:
+    def __init__(self, speedbump: str, programs: str):
+        self.speedbump = speedbump
+        self.native = str(pathlib.Path(programs) / "known_service")
+        self.library = str(pathlib.Path(programs) / "libslowlib.so")
+
+    @contextlib.contextmanager
+    def service(self, kind: str, *times: str):
+        """A running service. KIND/python is the one of known_service.py."""
+        name, _, language = kind.partition("/")
+        command = [self.native, name, *times]
+        if language == "python":
+            command = ["/usr/bin/python3", PYTHON_SERVICE, name, self.library]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdout.readline() == "ready\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    def experiment(self, process, lines: list[str], *arguments: str) -> dict:
+        is_python = PYTHON_SERVICE in process.args
+        progress = "python:__main__:unit_done" if is_python else "native:exe:unit_done"
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as targets:
+            targets.write("\n".join(lines) + "\n")
+            targets.flush()
+            done = subprocess.run(
+                [self.speedbump, "experiment", "--pid", str(process.pid), "--progress", progress,
+                 "--json", "-q", "--max-slowdown=300%", "--max-cpu=2", *arguments, targets.name],
+                capture_output=True, text=True,
+            )
+        if not done.stdout:
+            sys.exit(f"speedbump ended with {done.returncode}: {done.stderr}")
+        return json.loads(done.stdout)
+
+
+def units(process) -> int:
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return int(process.stdout.readline())
+
+
+def period_ns(process, seconds: float) -> float:
+    """Of a unit, over so long."""
+    start, before = time.monotonic_ns(), units(process)
+    time.sleep(seconds)
+    return (time.monotonic_ns() - start) / (units(process) - before)
+
+
+def only_target(document: dict) -> dict:
+    return document["results"]["progress"][0]["targets"][0]
+
+
+def show(estimate: dict, digits: int = 3) -> str:
+    return (f"{estimate['value']:.{digits}f} ({estimate['low']:.{digits}f} to "
+            f"{estimate['high']:.{digits}f})")
+
+
+# Kind, doses, and for each targets line its truth: criticality, and slack in us (None: no hinge).
 TRUTH = [
-    ("serial", "50us,100us,150us,200us", {"a": (1, None), "b": (1, None)}),
-    ("paths", "25us,50us,75us,100us", {"both": (1, None)}),
-    ("apart", "50us,100us,150us,200us", {"on": (1, None), "off": (0, None)}),
-    ("slack", "200us,400us,600us,800us,1ms", {"short": (1, 400)}),
-    ("pipeline", "150us,300us,450us,600us,750us", {"second": (1, None), "first": (1, 300)}),
-    ("convoy", "100us,200us,300us,400us", {"locked": (4, None)}),
+    ("serial", "50us,100us,150us,200us", {"+exe:work_a": (1, None), "+exe:work_b": (1, None)}),
+    ("paths", "25us,50us,75us,100us", {"+exe:work_both": (1, None)}),
+    ("apart", "50us,100us,150us,200us", {"+exe:work_on": (1, None), "+exe:work_off": (0, None)}),
+    ("slack", "200us,400us,600us,800us,1ms", {"+exe:work_short": (1, 400)}),
+    ("pipeline", "150us,300us,450us,600us,750us",
+     {"+exe:work_second": (1, None), "+exe:work_first": (1, 300)}),
+    ("convoy", "100us,200us,300us,400us", {"+exe:work_locked": (4, None)}),
+    ("serial/python", "50us,100us,200us",
+     {"__main__:work_a": (1, None), "__main__:work_b": (1, None)}),
+    ("mixed/python", "50us,100us,200us",
+     {"__main__:work_a": (1, None), "+libslowlib.so:lib_work": (1, None)}),
+    ("apart/python", "50us,100us,200us",
+     {"__main__:work_on": (1, None), "__main__:work_off": (0, None)}),
+    ("pipeline/python", "150us,300us,450us,600us,750us",
+     {"__main__:work_second": (1, None), "__main__:work_first": (1, 300)}),
 ]
 
 
-@contextlib.contextmanager
-def service(program: str, kind: str):
-    process = subprocess.Popen([program, kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    process.stdout.readline()
-    try:
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait()
-
-
-def experiment(speedbump: str, pid: int, functions, *arguments: str) -> dict:
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as targets:
-        targets.write("".join(f"+exe:work_{name}\n" for name in functions))
-        targets.flush()
-        done = subprocess.run(
-            [speedbump, "experiment", "--pid", str(pid), "--progress", "native:exe:unit_done",
-             "--json", "-q", "--max-slowdown=300%", "--max-cpu=2", *arguments, targets.name],
-            capture_output=True, text=True,
-        )
-    if not done.stdout:
-        sys.exit(f"speedbump ended with {done.returncode}: {done.stderr}")
-    return json.loads(done.stdout)
-
-
-def truth(speedbump: str, program: str) -> None:
-    print(f"{'service':10} {'function':9} {'truth':>16} {'criticality':>12} {'95% interval':>18} "
-          f"{'shape':8} {'slack':>10}")
-    for kind, doses, functions in TRUTH:
-        with service(program, kind) as pid:
-            document = experiment(speedbump, pid, functions, f"--doses={doses}", "--blocks=8")
+def truth(bench: Bench) -> None:
+    print(f"{'service':16} {'target':24} {'truth':>14} {'criticality':>24} {'shape':8} "
+          f"{'slack':>10} {'verdict'}")
+    for kind, doses, lines in TRUTH:
+        with bench.service(kind) as process:
+            document = bench.experiment(process, list(lines), f"--doses={doses}", "--blocks=8")
         for result in document["results"]["progress"][0]["targets"]:
-            name = result["name"].removeprefix("+exe:work_")
-            k, slack = functions[name]
+            k, slack = lines[result["name"]]
             wanted = f"{k}" if slack is None else f"{k} after {slack} us"
-            if "criticality" not in result:
-                print(f"{kind:10} {name:9} {wanted:>16}   nothing measured")
-                continue
-            found = result["criticality"]
-            shown = f"{result['slack_ns']['value'] / 1000:.0f} us" if "slack_ns" in result else "-"
-            print(f"{kind:10} {name:9} {wanted:>16} {found['value']:12.3f} "
-                  f"{found['low']:8.3f} to {found['high']:6.3f} {result['shape']:8} {shown:>10}",
-                  flush=True)
+            shown, shape, hinge = "nothing measured", "", ""
+            if "criticality" in result:
+                shown, shape = show(result["criticality"]), result["shape"]
+                hinge = f"{result['slack_ns']['value'] / 1000:.0f} us" if "slack_ns" in result else "-"
+            print(f"{kind:16} {result['name']:24} {wanted:>14} {shown:>24} {shape:8} {hinge:>10} "
+                  f"{result.get('verdict', '')}", flush=True)
 
 
-def coverage(speedbump: str, program: str, runs: int) -> None:
+def coverage(bench: Bench, runs: int = 20) -> None:
     covered = alarms = 0
-    cpu = []
-    with service(program, "serial") as pid:
+    with bench.service("serial") as process:
         for run in range(runs):
-            document = experiment(speedbump, pid, ["a"], "--doses=50us,100us,150us", "--blocks=8",
-                                  "--slice=100ms", "--settle=20ms", f"--seed={run}")
-            progress = document["results"]["progress"][0]
-            found = progress["targets"][0]["criticality"]
+            document = bench.experiment(
+                process, ["+exe:work_a"], "--doses=50us,100us,150us", "--blocks=8",
+                "--slice=100ms", "--settle=20ms", f"--seed={run}")
+            found = only_target(document)["criticality"]
             covered += found["low"] <= 1 <= found["high"]
             alarms += not document["results"]["valid"]
-            cpu.append(document["tool_cpu"])
-    print(f"live coverage of the 95% interval: {covered} of {runs}; runs with a sham that alarms: "
-          f"{alarms}; speedbump used {100 * max(cpu):.1f}% of a CPU at most")
+    print(f"live coverage of the 95 % interval: {covered} of {runs}; runs that a sham target made "
+          f"invalid: {alarms}")
+
+
+# Kind, targets line, doses, and what the function takes before and after it is made faster, in us.
+FASTER = [
+    ("serial", "+exe:work_a", "25us,50us,100us", 200, 150),
+    ("paths", "+exe:work_both", "25us,50us,100us", 100, 80),
+    ("pipeline", "+exe:work_second", "50us,100us,150us", 600, 500),
+    ("pipeline", "+exe:work_first", "150us,300us,450us,600us", 300, 200),
+    ("slack", "+exe:work_short", "200us,400us,600us,800us", 500, 300),
+    ("apart", "+exe:work_off", "50us,100us,200us", 300, 200),
+]
+
+
+def gain(bench: Bench, pairs: int = 6) -> None:
+    print(f"{'service':10} {'target':18} {'made faster':>12} {'predicted us per unit':>26} "
+          f"{'real':>24}")
+    for kind, line, doses, before, after in FASTER:
+        name = line.split("work_")[1]
+        with bench.service(kind, f"{name}={before}") as process:
+            result = only_target(bench.experiment(process, [line], f"--doses={doses}",
+                                                  "--blocks=10"))
+        predicted = "none"
+        if result.get("gain_ns_per_us") is not None:
+            one = result["gain_ns_per_us"]
+            predicted = show({key: one[key] * (after - before) / -1000
+                              for key in ("value", "low", "high")}, 1)
+        gains = []
+        for _ in range(pairs):
+            periods = []
+            for us in (before, after):
+                with bench.service(kind, f"{name}={us}") as process:
+                    time.sleep(0.3)
+                    periods.append(period_ns(process, 1.5))
+            gains.append((periods[1] - periods[0]) / 1000)
+        half = T95[pairs - 1] * statistics.stdev(gains) / math.sqrt(pairs)
+        mean = statistics.mean(gains)
+        real = show({"value": mean, "low": mean - half, "high": mean + half}, 1)
+        print(f"{kind:10} {line:18} {before - after:9} us {predicted:>26} {real:>24}", flush=True)
+
+
+def restarts(bench: Bench) -> None:
+    with bench.service("serial") as process:
+        start = time.monotonic()
+        document = bench.experiment(process, ["+exe:work_a"], "--doses=50us,100us,200us",
+                                    "--precision=1%", "--time=300s")
+        took = time.monotonic() - start
+    found = only_target(document)["criticality"]
+    wanted = (found["high"] - found["low"]) / 2
+    print(f"experiment: {show(found)} after {took:.0f} s")
+    # One cycle: the service started once for each delay, the delay built in, 0.5 s to warm up.
+    slopes, delays = [], (0, 50, 100, 200)
+    start = time.monotonic()
+    half = math.inf
+    while half > wanted and len(slopes) < len(T95) - 1:
+        periods = []
+        for delay in delays:
+            with bench.service("serial", f"a={200 + delay}") as process:
+                time.sleep(0.5)
+                periods.append(period_ns(process, 2) / 1000)
+        slopes.append(statistics.linear_regression(delays, periods).slope)
+        if len(slopes) > 1:
+            half = T95[len(slopes) - 1] * statistics.stdev(slopes) / math.sqrt(len(slopes))
+    mean = statistics.mean(slopes)
+    shown = show({"value": mean, "low": mean - half, "high": mean + half})
+    print(f"restarts:   {shown} after {time.monotonic() - start:.0f} s, {len(slopes)} cycles of "
+          f"{len(delays)} starts")
+
+
+@contextlib.contextmanager
+def load_that_comes_and_goes():
+    """A busy process per CPU, 1.5 s on and 1.5 s off."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.is_set():
+            busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+            ended.wait(1.5)
+            for one in busy:
+                one.kill()
+                one.wait()
+            ended.wait(1.5)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def interference(bench: Bench) -> None:
+    for label, load in (("alone", contextlib.nullcontext()), ("beside", load_that_comes_and_goes())):
+        with bench.service("serial") as process, load:
+            document = bench.experiment(process, ["+exe:work_a"], "--doses=50us,100us,200us",
+                                        "--blocks=15")
+        state = "valid" if document["results"]["valid"] else "INVALID"
+        print(f"{label:7} {show(only_target(document)['criticality'])}, {state}; "
+              f"{'; '.join(document['warnings']) or 'no warning'}", flush=True)
+
+
+def overhead(bench: Bench) -> None:
+    sizes = []
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(1):
+            for status in pathlib.Path("/proc").glob("[0-9]*/status"):
+                with contextlib.suppress(OSError, ValueError):
+                    text = status.read_text()
+                    if text.startswith("Name:\tspeedbump\n") and "VmRSS:" in text:
+                        sizes.append(int(text.split("VmRSS:")[1].split()[0]))
+
+    with bench.service("serial") as process:
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        document = bench.experiment(process, ["+exe:work_a", "+exe:work_b"],
+                                    "--doses=50us,100us", "--time=60s", "--precision=0.01%")
+        ended.set()
+        watcher.join()
+    large = [size for size in sizes if size > max(sizes) / 2]  # not its small guard process
+    early, late = statistics.median(large[5:15]), statistics.median(large[-10:])
+    print(f"60 s: {100 * document['tool_cpu']:.2f} % of a CPU; memory {early / 1024:.1f} MiB after "
+          f"10 s, {late / 1024:.1f} MiB at the end; {len(document['blocks'])} blocks")
+
+
+PARTS = {part.__name__: part
+         for part in (truth, coverage, gain, restarts, interference, overhead)}
 
 
 def main() -> None:
-    speedbump, program, *parts = sys.argv[1:]
-    runs = 20
-    for part in parts or ["truth", "coverage"]:
-        if part.isdigit():
-            continue
-        if part == "truth":
-            truth(speedbump, program)
-        elif part == "coverage":
-            following = parts[parts.index(part) + 1:][:1] if part in parts else []
-            if following and following[0].isdigit():
-                runs = int(following[0])
-            coverage(speedbump, program, runs)
-        else:
-            sys.exit(f"unknown part '{part}'")
+    speedbump, programs, *parts = sys.argv[1:]
+    for part in parts or PARTS:
+        if part not in PARTS:
+            sys.exit(f"unknown part '{part}': {', '.join(PARTS)}")
+        print(f"-- {part}", flush=True)
+        PARTS[part](Bench(speedbump, programs))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 //
 //   known_service KIND [NAME=US]...
 //
-// unit_done() is called once per unit; what a work_NAME() takes can be set (long=900). Runs until
-// its input ends, and prints "ready" first.
+// unit_done() is called once per unit; what a work_NAME() takes can be set (long=900). Prints
+// "ready" first, for each line of its input the number of units so far, and ends with its input.
 //
 //   serial    a (200), b (200) one after the other: k = 1 for both
 //   slack     a unit waits for two threads, long (900) and short (500): long has k = 1, short is
@@ -48,6 +48,8 @@ uint64_t now_ns() {
 // sleep, so that they need no CPU of their own.
 bool g_spins = false;
 
+std::atomic<uint64_t> g_units{0};
+
 void pass_us(long us) {
     const uint64_t end = now_ns() + static_cast<uint64_t>(us) * 1000;
     if (g_spins) {
@@ -87,7 +89,7 @@ class Queue {
 
 extern "C" {
 [[gnu::noinline, gnu::used]] void unit_done() {
-    __asm__ volatile("");
+    g_units.fetch_add(1, std::memory_order_relaxed);
 }
 #define WORK(name, us)                                \
     [[gnu::noinline, gnu::used]] void work_##name() { \
@@ -215,6 +217,8 @@ int main(int argc, char** argv) {
     std::thread([] {
         char byte;
         while (read(STDIN_FILENO, &byte, 1) > 0) {
+            std::printf("%llu\n", static_cast<unsigned long long>(g_units.load()));
+            std::fflush(stdout);
         }
         _exit(0);
     }).detach();

@@ -4,6 +4,7 @@
 import contextlib
 import html.parser
 import json
+import pathlib
 import signal
 import socket
 import subprocess
@@ -11,18 +12,20 @@ import threading
 import time
 
 from harness import (
-    PROGRAMS, SPEEDBUMP, Run, _leftovers, expect_restored, main, need, need_idle_cpus,
+    LIBRARY, PROGRAMS, SPEEDBUMP, Run, Skip, _leftovers, expect_restored, main, need, need_idle_cpus,
     need_patience, repeat, scratch, targets_file, wait_for,
 )
 
 PROGRESS = "native:exe:unit_done"
+PYTHON_SERVICE = pathlib.Path(__file__).parents[1] / "programs" / "known_service.py"
 
 
 def start(kind: str, *times: str) -> subprocess.Popen:
-    service = subprocess.Popen(
-        [str(PROGRAMS / "known_service"), kind, *times], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, text=True,
-    )
+    return start_service(str(PROGRAMS / "known_service"), kind, *times)
+
+
+def start_service(*command: str) -> subprocess.Popen:
+    service = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     _leftovers.append(service.kill)
     assert service.stdout.readline() == "ready\n"
     return service
@@ -97,6 +100,25 @@ def test_slack_hides_until_it_is_used_up() -> None:
         expect_k(done, "+exe:work_short", 0.7, 1.3)
 
     repeat(3, measure)
+
+
+def test_python_and_native_functions_of_one_service() -> None:
+    need_idle_cpus()
+    service = start_service(
+        need("/usr/bin/python3"), str(PYTHON_SERVICE), "mixed", str(PROGRAMS / "libslowlib.so"))
+    names = ("__main__:work_a", "+libslowlib.so:lib_work")
+
+    def measure() -> None:
+        done = Experiment(service.pid, "\n".join(names) + "\n", "--doses=50us,100us,200us",
+                          "--blocks=6", progress="python:__main__:unit_done")
+        if "no core is built" in done.err:
+            raise Skip(done.err)
+        assert done.status == 0, done
+        for name in names:
+            expect_k(done, name, 0.85, 1.15)
+
+    repeat(3, measure)
+    expect_restored(service.pid, LIBRARY)
 
 
 def test_what_nobody_waits_for_does_not_matter() -> None:
