@@ -31,6 +31,13 @@
 #define SB_HOOK_RECURSES 0
 #endif
 
+// The collector does not track functions of a program with threads: they live for ever (gh-117783).
+#if defined(Py_GIL_DISABLED) && PY_VERSION_HEX < 0x030E0000
+#define SB_GC_LACKS_FUNCTIONS 1
+#else
+#define SB_GC_LACKS_FUNCTIONS 0
+#endif
+
 #ifdef Py_GIL_DISABLED
 #define SB_FREE_THREADED 1
 #else

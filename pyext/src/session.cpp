@@ -253,7 +253,36 @@ void register_fork_handlers(void (*in_child)()) {
 
 namespace {
 
+#if SB_GC_LACKS_FUNCTIONS
+// The functions that are values of a module's names or of its classes'.
+void collect_from_names(PyObject* names, std::unordered_set<PyObject*>& seen,
+                        std::vector<Ref>& functions) {
+    const Ref copy(PyDict_Copy(names)); // other threads change the dict meanwhile
+    if (!copy || !seen.insert(names).second) return;
+    PyObject* value = nullptr;
+    for (Py_ssize_t at = 0; PyDict_Next(copy.get(), &at, nullptr, &value);) {
+        if (PyFunction_Check(value) && seen.insert(value).second)
+            functions.push_back(Ref::borrow(value));
+        const Ref members(
+            PyType_Check(value) ? PyType_GetDict(reinterpret_cast<PyTypeObject*>(value)) : nullptr);
+        if (members) collect_from_names(members.get(), seen, functions);
+    }
+}
+
+void collect_from_modules(std::vector<Ref>& functions) {
+    std::unordered_set<PyObject*> seen;
+    const Ref modules(PyDict_Copy(PyImport_GetModuleDict()));
+    PyObject* module = nullptr;
+    for (Py_ssize_t at = 0; modules && PyDict_Next(modules.get(), &at, nullptr, &module);)
+        if (PyModule_Check(module)) collect_from_names(PyModule_GetDict(module), seen, functions);
+    PyErr_Clear();
+}
+#endif
+
 bool collect_functions(std::vector<Ref>& functions) {
+#if SB_GC_LACKS_FUNCTIONS
+    collect_from_modules(functions);
+#endif
 #if SB_MONITORING
     PyUnstable_GC_VisitObjects(
         [](PyObject* object, void* argument) {
