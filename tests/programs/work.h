@@ -24,4 +24,9 @@ extern "C" {
     __asm__("endbr64\n push %rbp\n pop %rbp\n ret");
 }
 
+// Begins with an instruction that the kernel refuses to probe. Adds 1 to the int at `rsp - 64`.
+[[gnu::naked, gnu::noinline, gnu::used]] void locked_work() {
+    __asm__("lock incl -64(%rsp)\n ret");
+}
+
 } // extern "C"

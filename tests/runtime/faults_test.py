@@ -10,8 +10,8 @@ import subprocess
 import time
 
 from harness import (
-    LIBRARY, MS, PUPPET, SPEEDBUMP, Run, Session, Skip, changed_bytes, expect_slowed, main, need,
-    scratch, start_puppet, targets_file, wait_for,
+    LIBRARY, MS, PUPPET, SPEEDBUMP, Run, Session, Skip, changed_bytes, expect_restored, expect_slowed, main,
+    need, scratch, start_puppet, targets_file, wait_for,
 )
 
 PUSH = targets_file("+exe:work_push delay=1ms")
@@ -379,6 +379,16 @@ def test_program_truncated_while_it_runs() -> None:
     with Session("+cut:lib_work delay=1ms\n+exe:work_push delay=1ms", pid=target.pid) as session:
         expect_slowed(target, "work_push", MS)
         assert any("cut" in one["container"] for one in session.matched["skipped"])
+
+
+def test_instruction_that_the_kernel_refuses_is_named() -> None:
+    target = start_puppet()
+    with Session("+exe:locked_work delay=1ms\n+exe:work_push delay=1ms", pid=target.pid) as session:
+        expect_slowed(target, "work_push", MS)
+        (skipped,) = session.matched["skipped"]
+        assert skipped["name"] == "locked_work", skipped
+        assert "lock inc" in skipped["reason"] and "ENOTSUPP" in skipped["reason"], skipped
+    expect_restored(target.pid)
 
 
 if __name__ == "__main__":

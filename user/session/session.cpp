@@ -496,7 +496,7 @@ void Session::Impl::refused(const std::vector<engine::RefusedProbe>& probes) {
         skipped.push_back(
             {target.container, target.name, target.line_index,
              fmt::format("the kernel refuses a probe at 0x{:x} ({}): {}", failed.probe.file_offset,
-                         target.site.instruction, std::strerror(failed.error_number))});
+                         target.site.instruction, error_text(failed.error_number))});
     }
 }
 

@@ -48,13 +48,21 @@ inline Error make_error(ErrorKind kind, std::string message) {
     return Error{kind, 0, std::move(message), {}};
 }
 
+// What an errno says. The kernel lets one of its own out that libc has no words for: ENOTSUPP, for
+// a probe on an instruction that it can't execute elsewhere, or a BPF feature that it lacks.
+inline std::string error_text(int error_number) {
+    constexpr int kKernelNotSupported = 524; // include/linux/errno.h
+    if (error_number == kKernelNotSupported) return "the kernel does not support this (ENOTSUPP)";
+    return std::strerror(error_number);
+}
+
 // An Error for a failed system call: `what` says which, `error_number` is its errno (positive).
 // EPERM and EACCES become kPermission, ENOENT and ESRCH kNotFound, all others kIo.
 inline Error errno_error(const std::string& what, int error_number) {
     ErrorKind kind = ErrorKind::kIo;
     if (error_number == EPERM || error_number == EACCES) kind = ErrorKind::kPermission;
     if (error_number == ENOENT || error_number == ESRCH) kind = ErrorKind::kNotFound;
-    return Error{kind, error_number, what + ": " + std::strerror(error_number), {}};
+    return Error{kind, error_number, what + ": " + error_text(error_number), {}};
 }
 
 // A value or an Error: the subset of std::expected (C++23) that is used here, so that it can
