@@ -195,5 +195,31 @@ def test_python_functions_are_listed() -> None:
         process.wait()
 
 
+# Threads that want the interpreter's lock all the time make the core slow to leave.
+CROWD = """
+import sys, threading
+sys.setswitchinterval(0.05)
+def spin():
+    while True: pass
+for _ in range(3): threading.Thread(target=spin, daemon=True).start()
+print("ready", flush=True)
+spin()
+"""
+
+
+def test_the_next_session_can_begin_when_a_command_has_ended() -> None:
+    found = pythons.find()
+    for python in (found[0], found[-1]):
+        process = python.start(CROWD)
+        path = targets_file("__main__:spin delay=0")
+        for _ in range(3):
+            done = Run("list", "--pid", str(process.pid), "__main__:spin")
+            assert done.status == 0 and "__main__:spin" in done.out, done
+            done = Run("attach", "--pid", str(process.pid), "--duration=10ms", path)
+            assert done.status == 0 and "another session" not in done.err, done
+        process.kill()
+        process.wait()
+
+
 if __name__ == "__main__":
     main(globals())

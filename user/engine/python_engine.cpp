@@ -212,6 +212,16 @@ Result<void> PythonEngine::begin(int channel, uint64_t roots) const {
 
 namespace {
 
+// After its last packet: until the core has left its place to the next session, which it tells by
+// closing the channel: it may wait for the interpreter's lock before. Not for ever, as a child that
+// was just forked may hold the other end.
+void wait_closed(int channel) {
+    constexpr milliseconds kLongest{2000};
+    const Clock::time_point deadline = Clock::now() + kLongest;
+    while (wait_readable(channel, deadline) && receive(channel)) {
+    }
+}
+
 // Gets the core for its interpreter into a process.
 Result<inject::Injection> enter(pid_t pid, const std::vector<std::string>& directories,
                                 inject::InjectOptions options) {
@@ -248,7 +258,10 @@ Result<std::vector<PythonMatch>> list_python_functions(pid_t pid,
         if (!packet) return make_error(ErrorKind::kIo, name + ": it ended while being listed");
         const json message = parse(*packet);
         const std::string op = text_in(message, "op");
-        if (op == "gone") return functions;
+        if (op == "gone") {
+            wait_closed(channel);
+            return functions;
+        }
         if (op != "functions")
             return make_error(ErrorKind::kInvalid, name + ": " + text_in(message, "reason"));
         for (PythonMatch& function : matches_of(pid, message, "functions"))
@@ -446,7 +459,9 @@ void PythonEngine::wait_gone(std::vector<pid_t> pids, milliseconds timeout) {
             if (ready <= 0) break;
             std::optional<std::string> packet = receive(process->second.channel.get());
             std::vector<PythonEvent> ignored;
-            if (!packet || !handle(pid, *packet, ignored)) forget(pid);
+            if (packet && handle(pid, *packet, ignored)) continue;
+            if (packet) wait_closed(process->second.channel.get());
+            forget(pid);
         }
     }
 }
