@@ -97,7 +97,7 @@ TRUTH = [
     ("slack", "200us,400us,600us,800us,1ms", {"+exe:work_short": (1, 400)}),
     ("pipeline", "150us,300us,450us,600us,750us",
      {"+exe:work_second": (1, None), "+exe:work_first": (1, 300)}),
-    ("convoy", "100us,200us,300us,400us", {"+exe:work_locked": (4, None)}),
+    ("convoy", "100us,200us,300us,400us", {"+exe:work_locked": (5.3, None)}),
     ("serial/python", "50us,100us,200us",
      {"__main__:work_a": (1, None), "__main__:work_b": (1, None)}),
     ("mixed/python", "50us,100us,200us",

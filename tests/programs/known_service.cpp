@@ -13,19 +13,18 @@
 //   pipeline  first (300) and second (600) in two threads with a queue between them: second is the
 //             bottleneck, k = 1; first is hidden by what it takes less, then k = 1
 //   convoy    locked (300) holds a lock now and then; who finds it taken waits four times as long
-//             as the holder: k is about 4 per injected ns
+//             as the holder, and has less time left for its units: k is 5.3 per injected ns
 //   paths     both (100) is called twice a unit, from two places: k = 1 per injected ns
+#include <sched.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <string>
 #include <thread>
 
@@ -44,45 +43,43 @@ uint64_t now_ns() {
     return static_cast<uint64_t>(time.tv_sec) * 1000000000u + static_cast<uint64_t>(time.tv_nsec);
 }
 
-// Spins where one thread does it all, so that no timer's slack blurs the answer; several threads
-// sleep, so that they need no CPU of their own.
-bool g_spins = false;
-
 std::atomic<uint64_t> g_units{0};
 
+// Threads spin and never sleep: what a wake-up takes is no part of a known answer.
 void pass_us(long us) {
     const uint64_t end = now_ns() + static_cast<uint64_t>(us) * 1000;
-    if (g_spins) {
-        while (now_ns() < end) {
-        }
-        return;
-    }
-    const timespec until = {static_cast<time_t>(end / 1000000000u),
-                            static_cast<long>(end % 1000000000u)};
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) != 0) {
+    while (now_ns() < end) {
     }
 }
 
-// Hands numbers from one thread to another, a few ahead.
+template <typename Condition>
+void wait_until(Condition condition) {
+    while (!condition()) sched_yield(); // with fewer CPUs than threads the other one must run
+}
+
+// Each thread has a CPU of its own: a delay holds the CPU, and on a shared one it would keep the
+// other thread from running, whatever the functions have to do with each other.
+void stay_on(int cpu) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    sched_setaffinity(0, sizeof(set), &set); // with one CPU: as it is
+}
+
+// Hands units from one thread to another, a few ahead.
 class Queue {
   public:
     void put() {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return waiting_ < 4; });
+        wait_until([this] { return waiting_ < 4; });
         ++waiting_;
-        changed_.notify_all();
     }
     void take() {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return waiting_ > 0; });
+        wait_until([this] { return waiting_ > 0; });
         --waiting_;
-        changed_.notify_all();
     }
 
   private:
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    int waiting_ = 0;
+    std::atomic<int> waiting_{0};
 };
 
 } // namespace
@@ -111,7 +108,6 @@ WORK(both, 100)
 namespace {
 
 [[noreturn]] void serial() {
-    g_spins = true;
     for (;;) {
         work_a();
         work_b();
@@ -122,12 +118,14 @@ namespace {
 [[noreturn]] void slack() {
     Queue begin, end;
     std::thread([&] {
+        stay_on(1);
         for (;;) {
             begin.take();
             work_short();
             end.put();
         }
     }).detach();
+    stay_on(0);
     for (;;) {
         begin.put();
         work_long();
@@ -138,8 +136,10 @@ namespace {
 
 [[noreturn]] void apart() {
     std::thread([] {
+        stay_on(1);
         for (;;) work_off();
     }).detach();
+    stay_on(0);
     for (;;) {
         work_on();
         unit_done();
@@ -149,11 +149,13 @@ namespace {
 [[noreturn]] void pipeline() {
     Queue queue;
     std::thread([&] {
+        stay_on(1);
         for (;;) {
             work_first();
             queue.put();
         }
     }).detach();
+    stay_on(0);
     for (;;) {
         queue.take();
         work_second();
@@ -162,35 +164,30 @@ namespace {
 }
 
 [[noreturn]] void convoy() {
-    std::mutex lock;
-    std::atomic<uint64_t> taken_at{0};
+    std::atomic<bool> locked{false};
     std::thread([&] {
+        stay_on(1);
         for (;;) {
-            {
-                const std::lock_guard held(lock);
-                taken_at = now_ns();
-                work_locked();
-                taken_at = 0;
-            }
+            locked = true;
+            work_locked();
+            locked = false;
             pass_us(3000);
         }
     }).detach();
+    stay_on(0);
     for (;;) {
-        if (!lock.try_lock()) {
+        if (locked) {
             const uint64_t begin = now_ns();
-            lock.lock();
-            lock.unlock();
+            wait_until([&] { return !locked; });
             pass_us(static_cast<long>(3 * (now_ns() - begin) / 1000)); // backs off
             continue;
         }
-        lock.unlock();
         pass_us(100);
         unit_done();
     }
 }
 
 [[noreturn]] void paths() {
-    g_spins = true;
     for (;;) {
         work_both();
         pass_us(100);

@@ -4,6 +4,7 @@
 import contextlib
 import html.parser
 import json
+import os
 import pathlib
 import signal
 import socket
@@ -29,6 +30,20 @@ def start_service(*command: str) -> subprocess.Popen:
     _leftovers.append(service.kill)
     assert service.stdout.readline() == "ready\n"
     return service
+
+
+def start_python(kind: str) -> subprocess.Popen:
+    python = need("/usr/bin/python3")
+    service = start_service(python, str(PYTHON_SERVICE), kind, LIBRARY)
+    done = Run("list", "--pid", str(service.pid), "__main__:unit_done")
+    if "no core is built" in done.err:
+        raise Skip(done.err)
+    return service
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in
+            pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 class Experiment(Run):
@@ -84,7 +99,6 @@ def test_serial_functions_have_criticality_1() -> None:
 
 
 def test_slack_hides_until_it_is_used_up() -> None:
-    need_patience()
     need_idle_cpus()
     service = start("slack")
 
@@ -104,15 +118,12 @@ def test_slack_hides_until_it_is_used_up() -> None:
 
 def test_python_and_native_functions_of_one_service() -> None:
     need_idle_cpus()
-    service = start_service(
-        need("/usr/bin/python3"), str(PYTHON_SERVICE), "mixed", str(PROGRAMS / "libslowlib.so"))
+    service = start_python("mixed")
     names = ("__main__:work_a", "+libslowlib.so:lib_work")
 
     def measure() -> None:
         done = Experiment(service.pid, "\n".join(names) + "\n", "--doses=50us,100us,200us",
                           "--blocks=6", progress="python:__main__:unit_done")
-        if "no core is built" in done.err:
-            raise Skip(done.err)
         assert done.status == 0, done
         for name in names:
             expect_k(done, name, 0.85, 1.15)
@@ -133,6 +144,18 @@ def test_what_nobody_waits_for_does_not_matter() -> None:
         expect_k(done, "+exe:work_off", -0.1, 0.1)
 
     repeat(3, measure)
+
+
+def test_delays_that_take_the_cpu_of_others_are_told() -> None:
+    """Two processes that sleep more than they work, on one CPU instead of two."""
+    service = start_python("pipeline")
+    for one in (service.pid, *children(service.pid)):
+        os.sched_setaffinity(one, {0})
+    name = "+libc.so.6:write"
+    done = Experiment(service.pid, name + "\n", "--doses=200us", "--blocks=6",
+                      progress="python:__main__:unit_done")
+    assert done.target(name)["waited_per_injected"] > 0.1, done
+    assert any("waited" in one and name in one for one in done.document["warnings"]), done
 
 
 def test_bottleneck_of_a_pipeline_moves() -> None:

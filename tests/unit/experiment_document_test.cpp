@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "experiment/document.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -122,6 +123,23 @@ TEST(Analysis, NothingMeasuredIsNoResult) {
 TEST(Analysis, PrecisionEndsAnExperiment) {
     EXPECT_TRUE(is_precise(measured({1.0, 0.0}, 40, 0.2), 0.05));
     EXPECT_FALSE(is_precise(measured({1.0, 0.0}, 4, 3), 0.05));
+}
+
+TEST(Analysis, TellsWhoseDelaysMadeThreadsWaitForACpu) {
+    Document document = measured({1.0, 1.0});
+    for (Block& block : document.blocks)
+        for (Slice& slice : block.slices) {
+            slice.waited = slice.length / 50; // other load
+            if (slice.arm.kind == ArmKind::kDose && slice.arm.target == 1)
+                slice.waited += slice.injected * 3 / 10;
+        }
+    const auto& targets = analyse(document).progress[0].targets;
+    for (const TargetResult& target : targets)
+        EXPECT_NEAR(target.waited, target.target == 1 ? 0.3 : 0.0, 1e-9);
+    const auto warnings = contention_warnings(document);
+    ASSERT_EQ(warnings.size(), 1u);
+    EXPECT_THAT(warnings[0], testing::StartsWith("+exe:f1: "));
+    EXPECT_THAT(warnings[0], testing::HasSubstr("waited 0.30 ms"));
 }
 
 TEST(Analysis, ComparesTwo) {

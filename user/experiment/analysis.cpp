@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "experiment/analysis.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -13,6 +15,7 @@ constexpr double kNsPerUs = 1000;
 // A positive control's criticality must differ from 0, and be as near to 1 as this or its 99 %
 // interval cover 1.
 constexpr double kPositiveTolerance = 0.15;
+constexpr double kContention = 0.1; // of the injected time
 constexpr double kSignificant = 0.05;
 
 double ns(nanoseconds time) {
@@ -111,6 +114,25 @@ double calls_per_unit(const Document& document, size_t progress, size_t target) 
     return units > 0 ? static_cast<double>(calls) / static_cast<double>(units) : 0;
 }
 
+// How much longer threads waited for a CPU with the target's delays than without, per injected
+// time.
+double waited_per_injected(const Document& document, size_t target) {
+    double waited = 0, injected = 0, length = 0, plain_waited = 0, plain_length = 0;
+    for (const Block& block : document.blocks)
+        for (const Slice& slice : block.slices) {
+            if (slice.arm.kind == ArmKind::kProbe) {
+                plain_waited += ns(slice.waited);
+                plain_length += ns(slice.length);
+            } else if (slice.arm.kind == ArmKind::kDose && slice.arm.target == target) {
+                waited += ns(slice.waited);
+                length += ns(slice.length);
+                injected += ns(slice.injected);
+            }
+        }
+    if (injected <= 0 || plain_length <= 0) return 0;
+    return (waited - plain_waited / plain_length * length) / injected;
+}
+
 Estimate scaled(Estimate estimate, double factor) {
     estimate.value *= factor;
     estimate.error *= factor;
@@ -127,6 +149,7 @@ TargetResult examine(const Document& document, size_t progress, size_t target) {
     result.calls_per_unit = calls_per_unit(document, progress, target);
     const auto observations = observe_target(document, progress, target, false);
     if (!has_dose(observations)) return result;
+    result.waited = waited_per_injected(document, target);
     result.shape = fit_shape(observations, document.seed);
     result.blocks = result.shape.line.blocks;
     result.p = result.shape.slope.p;
@@ -314,6 +337,19 @@ Results analyse(const Document& document) {
     check_controls(results, document);
     results.valid = results.invalid_because.empty();
     return results;
+}
+
+std::vector<std::string> contention_warnings(const Document& document) {
+    std::vector<std::string> warnings;
+    for (size_t target = 0; target < document.targets.size(); ++target) {
+        const double waited = waited_per_injected(document, target);
+        if (waited > kContention)
+            warnings.push_back(fmt::format(
+                "{}: a delay holds its CPU, and for each ms of them other threads of the service "
+                "waited {:.2f} ms for one: its criticality includes that",
+                document.targets[target].name, waited));
+    }
+    return warnings;
 }
 
 bool is_precise(const Document& document, double precision) {

@@ -41,7 +41,9 @@ struct TargetResult {
     // Change of the period when each call takes 1 us less; only where the line is straight down
     // to no delay.
     std::optional<Estimate> gain;
-    std::optional<Estimate> confirmed;     // k of fresh blocks
+    std::optional<Estimate> confirmed; // k of fresh blocks
+    double waited = 0; // for a CPU, by all threads, for each injected second: contention that the
+                       // delays made themselves
     size_t blocks_wanted = 0;              // for the precision; 0: it is reached, or cannot be told
     std::vector<Point> points;             // by dose, against each block's level
     std::vector<Observation> observations; // of the main blocks, relative to each block's level
@@ -68,6 +70,10 @@ struct Results {
     std::vector<std::string> invalid_because;
     std::vector<ProgressResult> progress;
 };
+
+// A sentence for each target whose delays made threads wait for a CPU: what that cost is in its
+// criticality.
+std::vector<std::string> contention_warnings(const Document& document);
 
 Results analyse(const Document& document);
 

@@ -56,6 +56,7 @@ ordered_json slice_json(const Slice& slice) {
     }
     json["start_ns"] = slice.start.count();
     json["length_ns"] = slice.length.count();
+    json["waited_ns"] = slice.waited.count();
     json["progress"] = slice.progress;
     ordered_json times = ordered_json::array();
     for (const nanoseconds time : slice.progress_time) times.push_back(time.count());
@@ -87,6 +88,7 @@ ordered_json result_json(const TargetResult& result, const Document& document) {
     json["base_ns"] = number(result.shape.base);
     if (result.shape.shape == Shape::kHinge) json["slack_ns"] = estimate_json(result.shape.slack);
     json["gain_ns_per_us"] = optional_json(result.gain, estimate_json);
+    json["waited_per_injected"] = result.waited;
     json["confirmed"] = optional_json(result.confirmed, estimate_json);
     json["blocks_wanted"] = result.blocks_wanted;
     ordered_json points = ordered_json::array();
@@ -144,6 +146,7 @@ Slice read_slice(const ordered_json& json, const Document& document) {
     }
     slice.start = read_time(json, "start_ns");
     slice.length = read_time(json, "length_ns");
+    slice.waited = read_time(json, "waited_ns");
     slice.progress = json.at("progress").get<std::vector<uint64_t>>();
     for (const ordered_json& time : json.at("progress_ns"))
         slice.progress_time.emplace_back(time.get<int64_t>());

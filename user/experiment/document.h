@@ -44,6 +44,7 @@ struct Slice {
     std::vector<std::optional<Latency>> latency; // of each progress point
     std::vector<uint64_t> calls;                 // of each target; empty with kOff
     nanoseconds injected{0}; // kDose: by what the target's calls were slowed against kProbe
+    nanoseconds waited{0};   // of all threads: able to run, without a CPU
 };
 
 struct Block {

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -95,6 +97,31 @@ CpuTimes read_cpu_times(const std::vector<pid_t>& pids) {
         if (field != 3 && field != 4) times.busy += value * tick; // idle, waiting for I/O
     }
     return times;
+}
+
+std::map<pid_t, std::chrono::nanoseconds> read_waits(const std::vector<pid_t>& pids) {
+    std::map<pid_t, std::chrono::nanoseconds> waits;
+    for (const pid_t pid : pids) {
+        std::error_code ignored;
+        for (const auto& task :
+             std::filesystem::directory_iterator(fmt::format("/proc/{}/task", pid), ignored)) {
+            std::ifstream file(task.path() / "schedstat");
+            int64_t ran = 0, waited = 0;
+            if (file >> ran >> waited)
+                waits[std::atoi(task.path().filename().c_str())] = std::chrono::nanoseconds(waited);
+        }
+    }
+    return waits;
+}
+
+std::chrono::nanoseconds waited_between(const std::map<pid_t, std::chrono::nanoseconds>& before,
+                                        const std::map<pid_t, std::chrono::nanoseconds>& after) {
+    std::chrono::nanoseconds sum{0};
+    for (const auto& [thread, waited] : after) {
+        const auto found = before.find(thread);
+        sum += found == before.end() ? waited : waited - found->second;
+    }
+    return sum;
 }
 
 std::vector<std::string> load_warnings(const CpuTimes& before, const CpuTimes& after) {

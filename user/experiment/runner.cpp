@@ -78,9 +78,10 @@ class Runner {
         std::vector<Reading> progress;
         std::vector<std::vector<uint64_t>> latencies;
         std::vector<Injected> targets;
+        std::map<pid_t, nanoseconds> waits;
         uint64_t at_ns = 0;
     };
-    Readings read(bool with_latencies);
+    Readings read(bool is_bound); // of a slice, or only a look within one
     std::vector<Injected> read_targets();
     void apply(const Arm& arm, nanoseconds length);
     void wait(nanoseconds time);
@@ -106,6 +107,7 @@ class Runner {
     std::vector<PythonProgress> python_progress_;
     std::unique_ptr<session::Session> session_;
     std::vector<std::unique_ptr<ProgressPoint>> points_; // after the session
+    std::vector<pid_t> pids_;                            // when it began
     std::vector<Reading> last_;
     std::vector<int> bad_readings_;
     std::map<std::pair<size_t, int64_t>, int> strikes_; // of a guard, by target and delay
@@ -314,7 +316,7 @@ std::vector<Injected> Runner::read_targets() {
     return result;
 }
 
-Runner::Readings Runner::read(bool with_latencies) {
+Runner::Readings Runner::read(bool is_bound) {
     Readings readings;
     for (size_t point = 0; point < points_.size(); ++point) {
         auto reading = points_[point]->read();
@@ -323,11 +325,12 @@ Runner::Readings Runner::read(bool with_latencies) {
             reading = point < last_.size() ? last_[point] : Reading{0, monotonic_ns()};
         }
         readings.progress.push_back(*reading);
-        readings.latencies.push_back(with_latencies ? points_[point]->latencies()
-                                                    : std::vector<uint64_t>());
+        readings.latencies.push_back(is_bound ? points_[point]->latencies()
+                                              : std::vector<uint64_t>());
     }
     last_ = readings.progress;
     readings.targets = read_targets();
+    if (is_bound) readings.waits = read_waits(pids_);
     readings.at_ns = monotonic_ns();
     return readings;
 }
@@ -406,6 +409,7 @@ Slice Runner::between(const Arm& arm, const Readings& before, const Readings& af
         slice.progress_time.emplace_back(to.at_ns - from.at_ns);
         slice.latency.push_back(latency_between(before.latencies[point], after.latencies[point]));
     }
+    slice.waited = std::max(nanoseconds(0), waited_between(before.waits, after.waits));
     if (arm.kind == ArmKind::kOff) return slice;
     for (size_t target = 0; target < groups_.size(); ++target)
         slice.calls.push_back(after.targets[target].calls - before.targets[target].calls);
@@ -618,18 +622,17 @@ Result<Document> Runner::run() {
 
     if (auto attached = attach(); !attached) return std::move(attached).error();
     if (auto found = find_targets(); !found) return std::move(found).error();
-    std::vector<pid_t> pids;
     for (const session::ProcessInfo& process : session_->snapshot().processes)
-        if (process.alive) pids.push_back(process.pid);
+        if (process.alive) pids_.push_back(process.pid);
     const auto warn_all = [&](const std::vector<std::string>& warnings) {
         for (const std::string& text : warnings) {
             document_.warnings.push_back(text);
             hooks_.warn(text);
         }
     };
-    warn_all(host_warnings(pids));
+    warn_all(host_warnings(pids_));
     hooks_.say("waiting for a steady pace");
-    const CpuTimes before = read_cpu_times(pids);
+    const CpuTimes before = read_cpu_times(pids_);
     if (auto warm = warm_up(); !warm) return std::move(warm).error();
     begun_ns_ = monotonic_ns();
     if (request_.bisect) bisect();
@@ -640,8 +643,9 @@ Result<Document> Runner::run() {
     confirm();
     apply({ArmKind::kProbe, 0, {}}, nanoseconds(0));
     session_->pause();
-    const CpuTimes after = read_cpu_times(pids);
+    const CpuTimes after = read_cpu_times(pids_);
     if (stop_->planned) warn_all(load_warnings(before, after));
+    warn_all(contention_warnings(document_));
     document_.tool_cpu = (after.own - before.own) / ((after.total - before.total) / cpus);
     document_.stopped = stop_->reason;
     document_.complete = stop_->planned;
