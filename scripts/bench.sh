@@ -3,7 +3,8 @@
 # Prints the figures of docs/measurements.md, both sides of each in one run. Needs root and a quiet
 # machine.
 #
-#   scripts/bench.sh [cost|error|outsider|attach|tree|python|inject|experiment|inspect]...   default: all
+#   scripts/bench.sh [cost|error|outsider|attach|tree|python|inject|experiment|services|inspect]...
+#                               default: all
 #   scripts/bench.sh module      the kernel module beside BPF and a trace event, in virtual machines
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,7 +14,7 @@ cmake --preset release >/dev/null
 cmake --build --preset release -j "$(nproc)" | tail -n 1 >&2
 
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(cost error outsider attach tree python inject experiment inspect)
+[ ${#parts[@]} -gt 0 ] || parts=(cost error outsider attach tree python inject experiment services inspect)
 echo "speedbump benchmark: $(uname -sr), $(nproc) CPUs, $(date -u +%Y-%m-%d)"
 for part in "${parts[@]}"; do
     case $part in
@@ -32,6 +33,7 @@ for part in "${parts[@]}"; do
         done
         ;;
     experiment) python3 tests/bench/experiment.py build/speedbump build/programs ;;
+    services) python3 tests/bench/experiment_services.py build/speedbump build/bench-services ;;
     inspect)
         scripts/sid-root.sh >&2
         python3 tests/bench/remote_unwinder.py build/speedbump "${SID_ROOT:-build/sid-root}"

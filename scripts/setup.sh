@@ -50,7 +50,8 @@ packages_of() {
             "$newer" debootstrap
         ;;
     demo) echo redis-server redis-tools gunicorn python3-flask apache2-utils python3 procps ;;
-    bench) echo bpftrace linux-perf apache2-utils wrk redis-server redis-tools nginx ;;
+    bench) echo bpftrace linux-perf apache2-utils wrk redis-server redis-tools nginx gunicorn \
+        python3-flask ;;
     vm)
         echo qemu-system-x86 busybox-static cpio kmod make gcc bc flex bison libssl-dev \
             libelf-dev debootstrap dkms sparse

@@ -152,8 +152,8 @@ FASTER = [
 
 
 def gain(bench: Bench, pairs: int = 6) -> None:
-    print(f"{'service':10} {'target':18} {'made faster':>12} {'predicted us per unit':>26} "
-          f"{'real':>24}")
+    print(f"{'service':10} {'target':18} {'made faster':>12} {'predicted gain, us a unit':>26} "
+          f"{'real gain':>24}")
     for kind, line, doses, before, after in FASTER:
         name = line.split("work_")[1]
         with bench.service(kind, f"{name}={before}") as process:
@@ -162,7 +162,7 @@ def gain(bench: Bench, pairs: int = 6) -> None:
         predicted = "none"
         if result.get("gain_ns_per_us") is not None:
             one = result["gain_ns_per_us"]
-            predicted = show({key: one[key] * (after - before) / -1000
+            predicted = show({key: one[key] * (before - after) / 1000
                               for key in ("value", "low", "high")}, 1)
         gains = []
         for _ in range(pairs):
@@ -171,7 +171,7 @@ def gain(bench: Bench, pairs: int = 6) -> None:
                 with bench.service(kind, f"{name}={us}") as process:
                     time.sleep(0.3)
                     periods.append(period_ns(process, 1.5))
-            gains.append((periods[1] - periods[0]) / 1000)
+            gains.append((periods[0] - periods[1]) / 1000)
         half = T95[pairs - 1] * statistics.stdev(gains) / math.sqrt(pairs)
         mean = statistics.mean(gains)
         real = show({"value": mean, "low": mean - half, "high": mean + half}, 1)

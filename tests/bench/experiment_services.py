@@ -59,13 +59,12 @@ def redis(folder: str):
         wait_for_port(port)
         load = ["redis-benchmark", "-p", str(port), "-c", "8", "-n", "1000000000", "-t", "get",
                 "-d", "100", "-r", "10000"]
+        fill = ["redis-benchmark", "-p", str(port), "-q", "-t", "set", "-d", "100", "-r", "10000"]
+        subprocess.run(fill, stdout=subprocess.DEVNULL, check=True)
         with running(load):
             yield server.pid, "native:exe:processCommand", """
-+exe:readQueryFromClient
-+exe:lookupKeyReadWithFlags
-+exe:addReplyBulk
++exe:lookupKey
 +exe:writeToClient
-+exe:beforeSleep
 +exe:serverCron
 """
 
@@ -132,7 +131,7 @@ def main() -> None:
             time.sleep(2)
             subprocess.run(
                 [speedbump, "experiment", "-q", "--pid", str(pid), "--progress", progress,
-                 "--time=60s", "--seed=1", "--max-cpu=2", "--output", f"{out}/{name}.json", "--html",
+                 "--time=90s", "--seed=1", "--max-cpu=2", "--max-slowdown=100%", "--output", f"{out}/{name}.json", "--html",
                  f"{out}/{name}.html", str(targets)],
                 stdin=subprocess.DEVNULL,
             )

@@ -140,6 +140,11 @@ TEST(Analysis, TellsWhoseDelaysMadeThreadsWaitForACpu) {
     ASSERT_EQ(warnings.size(), 1u);
     EXPECT_THAT(warnings[0], testing::StartsWith("+exe:f1: "));
     EXPECT_THAT(warnings[0], testing::HasSubstr("waited 0.30 ms"));
+
+    for (Block& block : document.blocks)
+        for (Slice& slice : block.slices) slice.waited = slice.length / 4;
+    EXPECT_THAT(contention_warnings(document),
+                testing::ElementsAre(testing::HasSubstr("waited 0.25 s for a CPU in each second")));
 }
 
 TEST(Analysis, ComparesTwo) {

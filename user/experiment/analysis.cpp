@@ -15,7 +15,7 @@ constexpr double kNsPerUs = 1000;
 // A positive control's criticality must differ from 0, and be as near to 1 as this or its 99 %
 // interval cover 1.
 constexpr double kPositiveTolerance = 0.15;
-constexpr double kContention = 0.1; // of the injected time
+constexpr double kContention = 0.1; // of the time, or of the injected time
 constexpr double kSignificant = 0.05;
 
 double ns(nanoseconds time) {
@@ -114,23 +114,29 @@ double calls_per_unit(const Document& document, size_t progress, size_t target) 
     return units > 0 ? static_cast<double>(calls) / static_cast<double>(units) : 0;
 }
 
-// How much longer threads waited for a CPU with the target's delays than without, per injected
-// time.
-double waited_per_injected(const Document& document, size_t target) {
-    double waited = 0, injected = 0, length = 0, plain_waited = 0, plain_length = 0;
+// How long the threads together waited for a CPU while no code was delayed, per time.
+double waited_undelayed(const Document& document) {
+    double waited = 0, length = 0;
     for (const Block& block : document.blocks)
         for (const Slice& slice : block.slices) {
-            if (slice.arm.kind == ArmKind::kProbe) {
-                plain_waited += ns(slice.waited);
-                plain_length += ns(slice.length);
-            } else if (slice.arm.kind == ArmKind::kDose && slice.arm.target == target) {
-                waited += ns(slice.waited);
-                length += ns(slice.length);
-                injected += ns(slice.injected);
-            }
+            if (slice.arm.kind != ArmKind::kProbe) continue;
+            waited += ns(slice.waited);
+            length += ns(slice.length);
         }
-    if (injected <= 0 || plain_length <= 0) return 0;
-    return (waited - plain_waited / plain_length * length) / injected;
+    return length > 0 ? waited / length : 0;
+}
+
+// How much longer they waited with the target's delays, per injected time.
+double waited_per_injected(const Document& document, size_t target) {
+    double waited = 0, injected = 0, length = 0;
+    for (const Block& block : document.blocks)
+        for (const Slice& slice : block.slices) {
+            if (slice.arm.kind != ArmKind::kDose || slice.arm.target != target) continue;
+            waited += ns(slice.waited);
+            length += ns(slice.length);
+            injected += ns(slice.injected);
+        }
+    return injected > 0 ? (waited - waited_undelayed(document) * length) / injected : 0;
 }
 
 Estimate scaled(Estimate estimate, double factor) {
@@ -341,6 +347,11 @@ Results analyse(const Document& document) {
 
 std::vector<std::string> contention_warnings(const Document& document) {
     std::vector<std::string> warnings;
+    if (const double waited = waited_undelayed(document); waited > kContention)
+        warnings.push_back(fmt::format(
+            "threads of the service waited {:.2f} s for a CPU in each second, also without delays: "
+            "other load, or more threads than CPUs; intervals are wider for it",
+            waited));
     for (size_t target = 0; target < document.targets.size(); ++target) {
         const double waited = waited_per_injected(document, target);
         if (waited > kContention)

@@ -71,8 +71,8 @@ struct Results {
     std::vector<ProgressResult> progress;
 };
 
-// A sentence for each target whose delays made threads wait for a CPU: what that cost is in its
-// criticality.
+// A sentence when threads had to wait for CPUs without any delay, and one for each target whose
+// delays made them wait: what that cost is in its criticality.
 std::vector<std::string> contention_warnings(const Document& document);
 
 Results analyse(const Document& document);
