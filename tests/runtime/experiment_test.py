@@ -3,6 +3,7 @@
 
 import contextlib
 import html.parser
+import http.server
 import json
 import os
 import pathlib
@@ -220,6 +221,72 @@ for n in range(10**9):
         assert 400_000 < period < 5_000_000, done
 
 
+def test_marks_latency_and_metrics_pages_are_progress() -> None:
+    service = start("serial")
+
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            service.stdin.write("\n")
+            service.stdin.flush()
+            text = f"# TYPE units counter\nunits_total {service.stdout.readline()}".encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *arguments) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/metrics"
+        for progress in ("usdt:exe:known:unit", "latency:exe:work_b",
+                         f"http:{url}:units_total ([0-9]+)"):
+            done = Experiment(service.pid, "+exe:work_a\n", "--doses=100us,200us", "--blocks=3",
+                              progress=progress)
+            assert done.document["complete"], done
+            period = done.document["results"]["progress"][0]["period_ns"]
+            assert 380_000 < period < 2_000_000, done
+            calls = done.target("+exe:work_a")["calls_per_unit"]
+            assert 0.9 < calls < 1.1, (progress, calls, done)
+            if progress.startswith("latency"):
+                medians = [one["latency"][0]["p50_ns"] for block in done.document["blocks"]
+                           for one in block["slices"] if one["latency"][0]]
+                assert medians and all(190_000 < one < 300_000 for one in medians), done
+        server.shutdown()
+    done = Experiment(service.pid, "+exe:work_a\n", progress="usdt:exe:known:nonesuch")
+    assert done.status == 1 and "is nowhere in the processes" in done.err, done
+    assert "libbpf" not in done.err, done
+
+
+def test_bisect_finds_the_functions_that_take_part() -> None:
+    need_patience()
+    need_idle_cpus()
+    service = start("apart")
+
+    def measure() -> None:
+        done = Experiment(service.pid, "+exe:work_*\n", "--bisect", "--time=60s", "--max-cpu=2",
+                          "--max-slowdown=200%", timeout=150)
+        found = {one["name"].rsplit(":", 1)[1]: one
+                 for one in done.document["results"]["progress"][0]["targets"]}
+        assert found["work_on"]["verdict"] == "matters", done
+        assert found.get("work_off", {}).get("verdict") != "matters", done
+
+    repeat(2, measure)
+
+
+def test_service_that_stops_ends_it() -> None:
+    service = start("serial")
+    timer = threading.Timer(6, service.send_signal, [signal.SIGSTOP])
+    timer.start()
+    done = Experiment(service.pid, "+exe:work_a\n", "--doses=50us", "--time=40s")
+    timer.join()
+    assert done.status == 1 and "ticks no more" in done.err + done.out, done
+    assert done.document["blocks"] and not done.document["complete"], done
+    service.send_signal(signal.SIGCONT)
+    expect_restored(service.pid)
+
+
 def test_progress_that_never_ticks_is_told() -> None:
     service = start("serial")
     done = Experiment(service.pid, "+exe:work_a\n", progress="native:exe:work_off")
@@ -229,7 +296,7 @@ def test_progress_that_never_ticks_is_told() -> None:
     expect_restored(service.pid)
 
 
-def test_progress_that_goes_backwards_or_stops_ends_it() -> None:
+def test_progress_that_goes_backwards_ends_it() -> None:
     service = start("serial")
     folder = scratch()
     count = folder / "count"

@@ -18,6 +18,7 @@
 #include "engine/bpf_engine.h"
 #include "engine/kmod_engine.h"
 #include "engine/mapping_watch.h"
+#include "engine/quiet_libbpf.h"
 #include "engine/sites.h"
 
 namespace speedbump::engine {
@@ -28,18 +29,6 @@ struct SkeletonDeleter {
     void operator()(calibrate_bpf* skeleton) const { calibrate_bpf__destroy(skeleton); }
 };
 using Skeleton = std::unique_ptr<calibrate_bpf, SkeletonDeleter>;
-
-// libbpf's own words about a probe that is expected to fail somewhere are noise.
-class QuietLibbpf {
-  public:
-    QuietLibbpf() : before_(libbpf_set_print(nullptr)) {}
-    QuietLibbpf(const QuietLibbpf&) = delete;
-    QuietLibbpf& operator=(const QuietLibbpf&) = delete;
-    ~QuietLibbpf() { libbpf_set_print(before_); }
-
-  private:
-    libbpf_print_fn_t before_;
-};
 
 struct LinkDeleter {
     void operator()(bpf_link* link) const { bpf_link__destroy(link); }

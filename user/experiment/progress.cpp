@@ -9,6 +9,7 @@
 #include <set>
 
 #include "engine/links.h"
+#include "engine/quiet_libbpf.h"
 #include "experiment/progress_polls.h"
 #include "process/maps.h"
 #include "process/resolver.h"
@@ -123,10 +124,11 @@ class Counter : public ProgressPoint {
                 if (!file) return file.error();
                 LIBBPF_OPTS(bpf_usdt_opts, options, .usdt_cookie = index_);
                 const std::string path = "/proc/self/fd/" + std::to_string(file->get());
-                (void)keep(bpf_program__attach_usdt(programs_->skeleton().progs.sb_count_mark, -1,
-                                                    path.c_str(), spec.second.c_str(),
-                                                    spec.third.c_str(), &options),
-                           spec.third);
+                const engine::QuietLibbpf quiet;
+                bpf_link* link = bpf_program__attach_usdt(programs_->skeleton().progs.sb_count_mark,
+                                                          -1, path.c_str(), spec.second.c_str(),
+                                                          spec.third.c_str(), &options);
+                if (link || errno != ENOENT) (void)keep(link, "the mark " + spec.third);
             }
         }
         return found();
