@@ -153,8 +153,9 @@ def test_delays_that_take_the_cpu_of_others_are_told() -> None:
     for one in (service.pid, *children(service.pid)):
         os.sched_setaffinity(one, {0})
     name = "+libc.so.6:write"
-    done = Experiment(service.pid, name + "\n", "--doses=200us", "--blocks=6",
-                      progress="python:__main__:unit_done")
+    done = Experiment(service.pid, name + "\n", "--doses=800us", "--blocks=6",
+                      "--max-slowdown=900%", "--max-cpu=2", progress="python:__main__:unit_done")
+    print("  waited per injected:", done.target(name)["waited_per_injected"])
     assert done.target(name)["waited_per_injected"] > 0.1, done
     assert any("waited" in one and name in one for one in done.document["warnings"]), done
 

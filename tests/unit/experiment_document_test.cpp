@@ -139,7 +139,7 @@ TEST(Analysis, TellsWhoseDelaysMadeThreadsWaitForACpu) {
     const auto warnings = contention_warnings(document);
     ASSERT_EQ(warnings.size(), 1u);
     EXPECT_THAT(warnings[0], testing::StartsWith("+exe:f1: "));
-    EXPECT_THAT(warnings[0], testing::HasSubstr("waited 0.30 ms"));
+    EXPECT_THAT(warnings[0], testing::HasSubstr("waited 0.30 ms for one"));
 
     for (Block& block : document.blocks)
         for (Slice& slice : block.slices) slice.waited = slice.length / 4;

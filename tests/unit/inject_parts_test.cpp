@@ -17,6 +17,7 @@
 #include "inject/payload.h"
 #include "inject/process_state.h"
 #include "inject/safe_point.h"
+#include "process/threads.h"
 
 namespace speedbump::inject {
 namespace {
@@ -205,7 +206,7 @@ TEST(ProcessState, OfThisProcess) {
     EXPECT_LT(*age, std::chrono::seconds(60));
     EXPECT_FALSE(read_status(0x3ffffff, 0x3ffffff));
     EXPECT_FALSE(read_age(0x3ffffff));
-    EXPECT_TRUE(read_threads(0x3ffffff).empty());
+    EXPECT_TRUE(process::read_threads(0x3ffffff).empty());
     EXPECT_FALSE(obstacle(getpid()));
 }
 

@@ -356,8 +356,8 @@ std::vector<std::string> contention_warnings(const Document& document) {
         const double waited = waited_per_injected(document, target);
         if (waited > kContention)
             warnings.push_back(fmt::format(
-                "{}: a delay holds its CPU, and for each ms of them other threads of the service "
-                "waited {:.2f} ms for one: its criticality includes that",
+                "{}: delays hold a CPU, and for each ms of them threads of the service waited "
+                "{:.2f} ms for one; its criticality includes that",
                 document.targets[target].name, waited));
     }
     return warnings;

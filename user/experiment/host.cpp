@@ -6,11 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
+
+#include "process/threads.h"
 
 namespace speedbump::experiment {
 
@@ -102,13 +102,10 @@ CpuTimes read_cpu_times(const std::vector<pid_t>& pids) {
 std::map<pid_t, std::chrono::nanoseconds> read_waits(const std::vector<pid_t>& pids) {
     std::map<pid_t, std::chrono::nanoseconds> waits;
     for (const pid_t pid : pids) {
-        std::error_code ignored;
-        for (const auto& task :
-             std::filesystem::directory_iterator(fmt::format("/proc/{}/task", pid), ignored)) {
-            std::ifstream file(task.path() / "schedstat");
+        for (const pid_t thread : process::read_threads(pid)) {
+            std::ifstream file(fmt::format("/proc/{}/task/{}/schedstat", pid, thread));
             int64_t ran = 0, waited = 0;
-            if (file >> ran >> waited)
-                waits[std::atoi(task.path().filename().c_str())] = std::chrono::nanoseconds(waited);
+            if (file >> ran >> waited) waits[thread] = std::chrono::nanoseconds(waited);
         }
     }
     return waits;

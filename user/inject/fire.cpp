@@ -25,6 +25,7 @@
 #include "inject/payload.h"
 #include "inject/process_state.h"
 #include "inject/safe_point.h"
+#include "process/threads.h"
 
 namespace speedbump::inject {
 namespace {
@@ -490,7 +491,7 @@ Result<FireReport> Fire::fire(Clock::time_point deadline) {
         for (nanoseconds pause = std::chrono::microseconds(300);;) {
             std::vector<pid_t> blocked;
             std::vector<pid_t> running;
-            for (pid_t tid : read_threads(plan.pid)) {
+            for (pid_t tid : process::read_threads(plan.pid)) {
                 std::optional<BlockedCall> call = read_blocked_call(plan.pid, tid);
                 (call ? blocked : running).push_back(tid);
             }
@@ -555,7 +556,7 @@ bool Fire::is_empty() const {
     };
     if (plan.stub_was_there) { // by an injector that was killed: which thread it borrowed is
                                // unknown
-        std::vector<pid_t> threads = read_threads(plan.pid);
+        std::vector<pid_t> threads = process::read_threads(plan.pid);
         if (!std::all_of(threads.begin(), threads.end(), blocked_elsewhere)) return false;
     }
     if (!plan.fired) return true;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "inject/process_state.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include <ctime>
 #include <string_view>
 
+#include "process/threads.h"
 #include "util/fd.h"
 
 namespace speedbump::inject {
@@ -107,17 +107,6 @@ std::optional<BlockedCall> read_blocked_call(pid_t pid, pid_t tid) {
     return call;
 }
 
-std::vector<pid_t> read_threads(pid_t pid) {
-    std::vector<pid_t> threads;
-    DIR* directory = ::opendir(fmt::format("/proc/{}/task", pid).c_str());
-    if (!directory) return threads;
-    while (const dirent* entry = ::readdir(directory))
-        if (entry->d_name[0] != '.') threads.push_back(std::atoi(entry->d_name));
-    ::closedir(directory);
-    std::sort(threads.begin(), threads.end());
-    return threads;
-}
-
 std::optional<std::chrono::milliseconds> read_age(pid_t pid) {
     constexpr int kStartTime = 22;
     std::optional<uint64_t> ticks = stat_field(fmt::format("/proc/{}/stat", pid), kStartTime);
@@ -154,7 +143,7 @@ std::optional<Error> obstacle(pid_t pid) {
     std::optional<ThreadStatus> status = read_status(pid, pid);
     std::string who = fmt::format("process {} ({})", pid, command_of(pid));
     if (!status) return errno_error(fmt::format("process {}", pid), ESRCH);
-    std::vector<pid_t> threads = read_threads(pid);
+    std::vector<pid_t> threads = process::read_threads(pid);
     if (status->state == 'Z' && threads.size() <= 1)
         return make_error(ErrorKind::kNotFound, who +
                                                     " is a zombie: it has ended, and its parent "

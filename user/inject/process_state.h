@@ -34,9 +34,6 @@ struct BlockedCall {
 };
 std::optional<BlockedCall> read_blocked_call(pid_t pid, pid_t tid);
 
-// The threads of a process, by number; empty when it is gone.
-std::vector<pid_t> read_threads(pid_t pid);
-
 // How long ago a process was forked; nothing when it is gone. Good to 10 ms.
 std::optional<std::chrono::milliseconds> read_age(pid_t pid);
 

@@ -9,12 +9,12 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <span>
 
 #include "inspect/call_paths.h"
 #include "process/remote_elf.h"
+#include "process/threads.h"
 
 namespace speedbump::inspect {
 namespace {
@@ -176,14 +176,12 @@ void raise_file_limit() {
 // The thread ids of a process inside its own PID namespace, where that is another than ours.
 std::unordered_map<pid_t, pid_t> inner_thread_ids(pid_t pid) {
     std::unordered_map<pid_t, pid_t> ids;
-    const std::string folder = "/proc/" + std::to_string(pid) + "/task";
-    std::error_code ignored;
-    for (const auto& task : std::filesystem::directory_iterator(folder, ignored)) {
-        std::ifstream status(task.path() / "status");
+    for (const pid_t outer : process::read_threads(pid)) {
+        std::ifstream status("/proc/" + std::to_string(pid) + "/task/" + std::to_string(outer) +
+                             "/status");
         for (std::string line; std::getline(status, line);) {
             if (!line.starts_with("NSpid:")) continue;
             const size_t last = line.find_last_of(" \t");
-            const auto outer = static_cast<pid_t>(std::atoi(task.path().filename().c_str()));
             ids[static_cast<pid_t>(std::atoi(line.c_str() + last + 1))] = outer;
         }
     }
