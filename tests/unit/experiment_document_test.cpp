@@ -133,8 +133,8 @@ TEST(Analysis, TellsWhoseDelaysMadeThreadsWaitForACpu) {
             if (slice.arm.kind == ArmKind::kDose && slice.arm.target == 1)
                 slice.waited += slice.injected * 3 / 10;
         }
-    const auto& targets = analyse(document).progress[0].targets;
-    for (const TargetResult& target : targets)
+    const Results results = analyse(document);
+    for (const TargetResult& target : results.progress[0].targets)
         EXPECT_NEAR(target.waited, target.target == 1 ? 0.3 : 0.0, 1e-9);
     const auto warnings = contention_warnings(document);
     ASSERT_EQ(warnings.size(), 1u);
