@@ -51,6 +51,7 @@ def main() -> None:
             kinds = [pathlib.Path(folder) / kind for kind in ("empty", "again", "package")]
             try:
                 sites = [make_environment(python, kind) for kind in kinds]
+                start(kinds[0], environment)  # a Python in a chroot makes them where it sees them
             except (OSError, subprocess.CalledProcessError):
                 print(f"{name:10} skipped: it makes no virtual environments")
                 continue
