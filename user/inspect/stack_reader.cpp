@@ -695,13 +695,15 @@ StackReader::Impl::Outcome StackReader::Impl::try_thread(Thread& thread, bool wi
     thread.stack.asleep = slept;
     thread.read_at = slept ? asleep : 0;
     const uint32_t path = fresh_.empty() ? CallPaths::kRoot : fresh_.back().path;
+    if (paths_.is_proven(path)) return Outcome::kDone;
     if (path != candidate_) streak_ = 0;
     candidate_ = path;
     ++streak_;
     is_candidate_new_ = true;
     const bool is_frequent = ++candidates_[path] >= kOften && tries < kOftenOf;
-    if (slept || streak_ >= kProof || is_frequent) paths_.prove(path);
-    return paths_.is_proven(path) ? Outcome::kDone : Outcome::kAgain;
+    if (!slept && streak_ < kProof && !is_frequent) return Outcome::kAgain;
+    paths_.prove(path);
+    return Outcome::kDone;
 }
 
 StackReader::Impl::Outcome StackReader::Impl::read_thread(Thread& thread, bool with_chain) {
