@@ -31,6 +31,7 @@ constexpr size_t kMaxPacket = 65536;
 constexpr size_t kLongTargets = 32768; // JSON may double it
 constexpr milliseconds kReadyTimeout{10000};
 constexpr milliseconds kDestructorTimeout{1000};
+constexpr milliseconds kLeaveTimeout{2000};
 constexpr size_t kParallel = 8;
 constexpr pid_t kNoProcess = 0;
 constexpr std::string_view kCorePrefix = "_core.cpython-";
@@ -215,9 +216,7 @@ namespace {
 // After its last packet: until the core has left its place to the next session, which it tells by
 // closing the channel: it may wait for the interpreter's lock before. Not for ever, as a child that
 // was just forked may hold the other end.
-void wait_closed(int channel) {
-    constexpr milliseconds kLongest{2000};
-    const Clock::time_point deadline = Clock::now() + kLongest;
+void wait_closed(int channel, Clock::time_point deadline) {
     while (wait_readable(channel, deadline) && receive(channel)) {
     }
 }
@@ -259,7 +258,7 @@ Result<std::vector<PythonMatch>> list_python_functions(pid_t pid,
         const json message = parse(*packet);
         const std::string op = text_in(message, "op");
         if (op == "gone") {
-            wait_closed(channel);
+            wait_closed(channel, Clock::now() + kLeaveTimeout);
             return functions;
         }
         if (op != "functions")
@@ -460,7 +459,7 @@ void PythonEngine::wait_gone(std::vector<pid_t> pids, milliseconds timeout) {
             std::optional<std::string> packet = receive(process->second.channel.get());
             std::vector<PythonEvent> ignored;
             if (packet && handle(pid, *packet, ignored)) continue;
-            if (packet) wait_closed(process->second.channel.get());
+            if (packet) wait_closed(process->second.channel.get(), deadline);
             forget(pid);
         }
     }
