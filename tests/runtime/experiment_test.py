@@ -14,8 +14,8 @@ import threading
 import time
 
 from harness import (
-    LIBRARY, PROGRAMS, SPEEDBUMP, Run, Skip, _leftovers, expect_restored, main, need, need_idle_cpus,
-    need_patience, repeat, scratch, targets_file, wait_for,
+    LIBRARY, PROGRAMS, SPEEDBUMP, Run, Skip, _leftovers, children, expect_restored, main, need,
+    need_idle_cpus, need_patience, repeat, scratch, targets_file, wait_for,
 )
 
 PROGRESS = "native:exe:unit_done"
@@ -40,11 +40,6 @@ def start_python(kind: str) -> subprocess.Popen:
     if "no core is built" in done.err:
         raise Skip(done.err)
     return service
-
-
-def children(pid: int) -> list[int]:
-    return [int(word) for word in
-            pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 class Experiment(Run):

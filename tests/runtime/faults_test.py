@@ -10,8 +10,8 @@ import subprocess
 import time
 
 from harness import (
-    LIBRARY, MS, PUPPET, SPEEDBUMP, Run, Session, Skip, changed_bytes, expect_restored, expect_slowed, main,
-    need, scratch, start_puppet, targets_file, wait_for,
+    LIBRARY, MS, PUPPET, SPEEDBUMP, Run, Session, Skip, changed_bytes, children, expect_restored,
+    expect_slowed, main, need, scratch, start_puppet, targets_file, wait_for,
 )
 
 PUSH = targets_file("+exe:work_push delay=1ms")
@@ -97,9 +97,9 @@ def test_init_of_a_container_from_inside() -> None:
         raise Skip(f"no PID namespaces: {probe.stderr.strip()}")
     init = start_puppet(before=[unshare, "-pf", "--kill-child", "--mount-proc"])
     child = init.offspring("child")
-    outer = pathlib.Path(f"/proc/{init.pid}/task/{init.pid}/children").read_text().strip()
+    (outer,) = children(init.pid)
     with Session("+exe:work_push delay=1ms", "--duration=2s", pid=1,
-                 before=[nsenter, "-t", outer, "-p", "-m"]) as session:
+                 before=[nsenter, "-t", str(outer), "-p", "-m"]) as session:
         expect_slowed(init, "work_push", MS)
         expect_slowed(child, "work_push", MS)
         final = session.wait()

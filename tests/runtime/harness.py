@@ -308,6 +308,12 @@ def calls_by_pid(final: dict, name: str) -> dict[int, int]:
     return result
 
 
+def children(pid: int) -> list[int]:
+    """Those of its main thread, alive or not yet waited for."""
+    names = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(word) for word in names.split()]
+
+
 # --- a process's memory
 
 

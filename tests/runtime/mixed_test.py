@@ -58,8 +58,7 @@ class Shop:
         return self.process.pid
 
     def workers(self) -> set[int]:
-        children = pathlib.Path(f"/proc/{self.pid}/task/{self.pid}/children")
-        return {int(word) for word in children.read_text().split()}
+        return set(children(self.pid))
 
     def answers(self) -> bool:
         try:

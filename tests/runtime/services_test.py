@@ -14,7 +14,7 @@ import threading
 import time
 
 from harness import (
-    Session, Skip, delays, expect_ratio, expect_restored, main, need,
+    Session, Skip, children, delays, expect_ratio, expect_restored, main, need,
     need_idle_cpus, repeat, scratch, wait_for,
 )
 
@@ -227,9 +227,8 @@ def test_nginx_workers_are_slowed_and_restored() -> None:
     symbols. One request is one open file; the workers are the master's children."""
     need_idle_cpus()
     with nginx() as (master, port):
-        children = pathlib.Path(f"/proc/{master.pid}/task/{master.pid}/children")
-        wait_for(lambda: len(children.read_text().split()) == 2, 10, "two workers")
-        workers = [int(pid) for pid in children.read_text().split()]
+        wait_for(lambda: len(children(master.pid)) == 2, 10, "two workers")
+        workers = children(master.pid)
         delay_us = 3000
 
         def measure() -> None:
