@@ -14,7 +14,8 @@ cmake --preset release >/dev/null
 cmake --build --preset release -j "$(nproc)" | tail -n 1 >&2
 
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(cost error outsider attach tree python inject experiment services inspect)
+[ ${#parts[@]} -gt 0 ] || parts=(cost error outsider attach tree python inject \
+    experiment services inspect)
 echo "speedbump benchmark: $(uname -sr), $(nproc) CPUs, $(date -u +%Y-%m-%d)"
 for part in "${parts[@]}"; do
     case $part in

@@ -131,8 +131,8 @@ def main() -> None:
             time.sleep(2)
             subprocess.run(
                 [speedbump, "experiment", "-q", "--pid", str(pid), "--progress", progress,
-                 "--time=90s", "--seed=1", "--max-cpu=2", "--max-slowdown=100%", "--output", f"{out}/{name}.json", "--html",
-                 f"{out}/{name}.html", str(targets)],
+                 "--time=90s", "--seed=1", "--max-cpu=2", "--max-slowdown=100%",
+                 "--output", f"{out}/{name}.json", "--html", f"{out}/{name}.html", str(targets)],
                 stdin=subprocess.DEVNULL,
             )
 
