@@ -412,7 +412,7 @@ void serve(int channel_fd) noexcept {
     std::unique_lock lock(channel->mutex);
     channel->done = true;
     channel->left.notify_all();
-    const bool waited_for = channel->exiting;
+    [[maybe_unused]] const bool waited_for = channel->exiting;
     lock.unlock();
     // The thread in at_exit() still holds it, and the process ends. Without a GIL nobody can say
     // whether it does: the few bytes of each session stay.

@@ -158,6 +158,12 @@ enum class Hold {
     kRefused, // by the kernel
 };
 
+// The kernel refuses a thread that has ended, but is still listed, with EPERM (ptrace_attach()).
+bool has_ended(pid_t pid, pid_t tid) {
+    const std::optional<ThreadStatus> status = read_status(pid, tid);
+    return !status || status->state == 'Z' || status->state == 'X';
+}
+
 void release_thread(pid_t tid) {
     ptrace(PTRACE_DETACH, tid, nullptr, 0L);
 }
@@ -165,7 +171,7 @@ void release_thread(pid_t tid) {
 // Stops one thread by ptrace. `since`: from when on it may have stood still.
 Hold hold_thread(pid_t pid, pid_t tid, Clock::time_point deadline, Clock::time_point& since) {
     if (ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) != 0)
-        return errno == ESRCH ? Hold::kGone : Hold::kRefused;
+        return errno == ESRCH || has_ended(pid, tid) ? Hold::kGone : Hold::kRefused;
     since = Clock::now();
     if (ptrace(PTRACE_INTERRUPT, tid, nullptr, nullptr) != 0) {
         release_thread(tid);
@@ -513,6 +519,7 @@ Result<FireReport> Fire::fire(Clock::time_point deadline) {
             }
             if (stuck || Clock::now() > deadline) {
                 failure = obstacle(plan.pid);
+                if (!failure) failure = uninterruptible(plan.pid);
                 if (!failure)
                     failure = make_error(
                         ErrorKind::kTimeout,

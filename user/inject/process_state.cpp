@@ -148,7 +148,6 @@ std::optional<Error> obstacle(pid_t pid) {
         return make_error(ErrorKind::kNotFound, who +
                                                     " is a zombie: it has ended, and its parent "
                                                     "has not asked for its status yet");
-    bool all_uninterruptible = !threads.empty();
     for (pid_t tid : threads) {
         std::optional<ThreadStatus> thread = read_status(pid, tid);
         if (!thread) continue;
@@ -164,12 +163,19 @@ std::optional<Error> obstacle(pid_t pid) {
         if (thread->shadow_stack)
             return make_error(ErrorKind::kUnsupported,
                               who + " runs with a user shadow stack, which attaching can't handle");
-        all_uninterruptible = all_uninterruptible && thread->state == 'D';
     }
-    if (all_uninterruptible)
-        return make_error(ErrorKind::kTimeout,
-                          who + " sleeps uninterruptibly in the kernel (state D), in every thread");
     return std::nullopt;
+}
+
+std::optional<Error> uninterruptible(pid_t pid) {
+    for (const pid_t tid : process::read_threads(pid)) {
+        const std::optional<ThreadStatus> thread = read_status(pid, tid);
+        if (thread && thread->state != 'D') return std::nullopt;
+    }
+    return make_error(ErrorKind::kTimeout,
+                      fmt::format("process {} ({}) sleeps uninterruptibly in the kernel (state D), "
+                                  "in every thread",
+                                  pid, command_of(pid)));
 }
 
 } // namespace speedbump::inject

@@ -48,8 +48,12 @@ struct LastRun {
 std::optional<LastRun> read_last_run(pid_t pid, pid_t tid);
 
 // An error that names why the process can't be attached to now (a zombie, stopped, traced by
-// another process, uninterruptible in all threads), or nothing.
+// another process), or nothing.
 std::optional<Error> obstacle(pid_t pid);
+
+// An error that says so when all threads sleep uninterruptibly (state D), or nothing. For a moment
+// that is nothing special (fork, vfork): to be asked when waiting was in vain.
+std::optional<Error> uninterruptible(pid_t pid);
 
 // The text of a /proc file; empty when it can't be read.
 std::string read_proc(const std::string& path);
