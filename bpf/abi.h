@@ -176,6 +176,125 @@ struct sb_slot {
 	__u64 reserved[7];
 };
 
+/*
+ * Stacks of threads, for `discover` (bpf/stacks.bpf.c).
+ */
+#define SB_MAX_STACK_THREADS 65536u
+#define SB_STACK_BYTES 65536u   /* of a thread's native stack, from its stack pointer on */
+#define SB_PYTHON_FRAMES 1024u  /* of a thread's Python stack, from the innermost on */
+#if defined(__TARGET_ARCH_arm64) || defined(__aarch64__)
+#define SB_REGISTERS 34 /* struct user_pt_regs */
+#else
+#define SB_REGISTERS 21 /* struct pt_regs */
+#endif
+#define SB_NO_FIELD 0xffffffffu /* this version has no such field */
+
+/* Where CPython keeps what the program reads: offsets in its structures (inspect::Layout). */
+struct sb_python_layout {
+	__u32 is_python;    /* 0: the process runs none, the rest means nothing */
+	__u32 thread_frame; /* innermost frame; with cframe_frame: pointer to the C frame */
+	__u32 cframe_frame;
+	__u32 frame_previous;
+	__u32 frame_code;
+	__u32 frame_ip;
+	__u32 frame_owner;
+	__u32 frame_entry;
+	__u32 frame_generator;
+	__u32 frame_bytecode_copy;
+	__u32 code_version;
+	__u32 code_name;
+	__u32 code_file;
+	__u32 code_lines;
+	__u32 code_first_line;
+	__u32 text_length;
+	__u32 text_state;
+	__u32 text_ascii; /* the bit of the state that says that it holds ASCII only */
+	__u32 text_data;  /* of a text in ASCII */
+	__u32 gil_locked; /* in the lock that sb_thread_state names */
+	__u32 gil_holder;
+	__u32 ip_is_int; /* 3.10: the number of the instruction */
+	__u32 reserved;
+};
+
+/* Of a thread that runs Python: its PyThreadState and the lock of its interpreter. */
+struct sb_thread_state {
+	__u64 address;
+	__u64 gil;
+};
+
+/*
+ * Characters of a name, the last ones, that take part in the identity of a code object without a
+ * version: a text that was freed is often followed by another one of its length at its address.
+ */
+#define SB_IDENTITY_TEXT 32u
+
+struct sb_identity_text {
+	__u64 address;
+	__u64 length;
+	__u64 end[SB_IDENTITY_TEXT / 8]; /* of an ASCII text */
+};
+
+/* What a code object is told by from another one at the same address. */
+struct sb_code_identity {
+	__u32 version; /* 0: none; then texts take part */
+	__u32 first_line;
+	__u64 lines;
+	struct sb_identity_text name;
+	struct sb_identity_text file;
+};
+
+static inline __u64 sb_identity_digest(const struct sb_code_identity *identity)
+{
+	const __u64 *word = (const __u64 *)identity;
+	__u64 digest = 0xcbf29ce484222325ULL;
+
+	for (unsigned int i = 0; i < sizeof(*identity) / sizeof(*word); i++) {
+		digest = (digest ^ word[i]) * 0x9e3779b97f4a7c15ULL;
+		digest ^= digest >> 32;
+	}
+	return digest;
+}
+
+struct sb_python_frame {
+	__u64 address;
+	__u64 code; /* as it lies there, tags included */
+	__u64 ip;
+	__u64 identity; /* sb_identity_digest of the code object */
+	__s32 bytecode_copy;
+	__u8 owner;
+	__u8 is_entry;
+	__u8 is_generator;
+	__u8 reserved;
+};
+
+#define SB_PYTHON_FINE 0u
+#define SB_PYTHON_NONE 1u       /* the thread is not known to run Python */
+#define SB_PYTHON_UNREADABLE 2u /* points to memory that is not there (any more) */
+#define SB_PYTHON_DEEP 3u       /* more than SB_PYTHON_FRAMES */
+
+/* A thread as it was interrupted. Behind it lie stack_bytes of its stack from the stack pointer
+ * on, and then python_frames of sb_python_frame, innermost first. */
+struct sb_stack_sample {
+	__u32 pid; /* in the loader's PID namespace, as is tid */
+	__u32 tid;
+	__u32 stack_bytes; /* a multiple of 8 */
+	__u32 python_frames;
+	__u32 python_fault;
+	__u32 holds_gil;
+	__u64 registers[SB_REGISTERS]; /* as in the kernel's structure */
+};
+
+/* A thread as the iterator writes it. */
+struct sb_thread {
+	__u32 tid;
+	__u32 on_cpu;
+	__u32 runnable;
+	__u32 ended;
+	__u64 switches; /* how often it was taken off a CPU */
+	__u64 waited_ns; /* for a CPU, up to when it last got one */
+	__u64 registers[SB_REGISTERS]; /* of its entry into the kernel */
+};
+
 #ifdef __cplusplus
 #define SB_ASSERT(condition, text) static_assert(condition, text)
 #else
@@ -193,5 +312,9 @@ SB_ASSERT(sizeof(struct sb_task) == 48, "sb_task");
 SB_ASSERT(sizeof(struct sb_table_header) == 144, "sb_table_header");
 SB_ASSERT(sizeof(struct sb_turn) == 64, "sb_turn");
 SB_ASSERT(sizeof(struct sb_slot) == 64, "sb_slot");
+SB_ASSERT(sizeof(struct sb_code_identity) == 112, "sb_code_identity");
+SB_ASSERT(sizeof(struct sb_python_frame) == 40, "sb_python_frame");
+SB_ASSERT(sizeof(struct sb_stack_sample) == 24 + 8 * SB_REGISTERS, "sb_stack_sample");
+SB_ASSERT(sizeof(struct sb_thread) == 32 + 8 * SB_REGISTERS, "sb_thread");
 
 #endif /* SPEEDBUMP_ABI_H */

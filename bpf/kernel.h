@@ -17,6 +17,7 @@
 #include <bpf/bpf_tracing.h>
 
 #define PF_KTHREAD 0x00200000 /* include/linux/sched.h */
+#define PF_EXITING 0x00000004
 #define SB_SIGKILL 9
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
@@ -62,6 +63,10 @@ struct css_set {
 	struct cgroup *dfl_cgrp;
 };
 
+struct sched_info {
+	unsigned long long run_delay;
+};
+
 struct task_struct {
 	unsigned int flags;
 	int pid;
@@ -74,6 +79,11 @@ struct task_struct {
 	struct css_set *cgroups;
 	__u64 start_boottime;
 	char comm[16];
+	unsigned int __state;
+	int on_cpu;
+	unsigned long nvcsw;
+	unsigned long nivcsw;
+	struct sched_info sched_info;
 };
 
 struct pt_regs {
@@ -93,5 +103,19 @@ struct bpf_iter__task {
 };
 
 #pragma clang attribute pop
+
+/* The number of a thread in the PID namespace of this depth that it lies in; 0: it has none. */
+static __always_inline __u32 sb_pid_at_level(struct task_struct *task, __u32 level)
+{
+	struct pid *pid = BPF_CORE_READ(task, thread_pid);
+	struct upid number;
+
+	if (!pid || BPF_CORE_READ(pid, level) < level)
+		return 0;
+	bpf_probe_read_kernel(&number, sizeof(number),
+		      (void *)pid + bpf_core_field_offset(struct pid, numbers) +
+			      level * bpf_core_type_size(struct upid));
+	return number.nr;
+}
 
 #endif /* SPEEDBUMP_KERNEL_H */

@@ -23,16 +23,7 @@ struct {
 /* The PID of a process as the loader sees it; 0 when it is not visible in its namespace. */
 static __always_inline __u32 sb_loader_pid(struct task_struct *leader)
 {
-	struct pid *pid = BPF_CORE_READ(leader, thread_pid);
-	__u32 level = control.loader_level;
-	struct upid number;
-
-	if (!pid || BPF_CORE_READ(pid, level) < level)
-		return 0;
-	bpf_probe_read_kernel(&number, sizeof(number),
-		      (void *)pid + bpf_core_field_offset(struct pid, numbers) +
-			      level * bpf_core_type_size(struct upid));
-	return number.nr;
+	return sb_pid_at_level(leader, control.loader_level);
 }
 
 /* Cgroups are seldom nested deeper; what lies deeper is not followed. */

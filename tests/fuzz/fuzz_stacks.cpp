@@ -86,6 +86,14 @@ void run(uint64_t seed, Counts& counts) {
             for (const Frame& frame : stack->frames)
                 if (frame.function == nullptr) std::abort();
         }
+        if (!reader->list_threads()) continue;
+        for (const auto& [tid, state] : reader->thread_states()) {
+            const auto stack = reader->read_still(tid, random.next());
+            if (!stack || stack->fault != StackFault::kFine) continue;
+            (void)reader->is_certain(stack->frames);
+            for (const Frame& frame : stack->frames)
+                if (frame.function == nullptr) std::abort();
+        }
     }
 }
 

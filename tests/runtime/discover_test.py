@@ -45,10 +45,12 @@ def test_redis() -> None:
         targets = scratch() / "targets.txt"
         found = discover(server.pid, "--for", "4s", "-o", str(targets))
         native = found["native"]
-        calls = {one["name"]: one["calls_per_second"] for one in native["functions"]}
         assert native["watched"] > 500, native["watched"]
         assert native["never_called"], "nothing is never called"
-        assert calls, native
+        assert any(one.get("calls") for one in native["functions"]), native
+        # It has no Python, and stands in system calls or works in functions of its own.
+        assert found["stacks"]["python"] == 0 < found["stacks"]["native"], found["stacks"]
+        assert any(one.get("self") for one in native["functions"]), native
         report = take(targets, server.pid)
         assert report["lines"], report
 
@@ -110,10 +112,14 @@ def test_the_shop() -> None:
         )  # fmt: skip
         python = {one["function"]: one for one in found["python"]["functions"]}
         assert "buy" in python and python["buy"]["total"] > 0, list(python)[:20]
+        stacks = found["stacks"]
+        assert stacks["not_whole"] + stacks["failed"] < 0.05 * stacks["all"], stacks
         native = {one["name"]: one for one in found["native"]["functions"]}
         assert "sqlite3_step" in native, list(native)
         assert len(native["sqlite3_step"]["processes"]) == 2, native["sqlite3_step"]
-        assert ";buy (" in collapsed.read_text()
+        # One picture: SQLite's work below the handler that asked for it.
+        below = [line for line in collapsed.read_text().splitlines() if ";buy (" in line]
+        assert any("sqlite3_step (libsqlite3" in line.split(";buy (")[1] for line in below), below
         report = take(targets, shop.pid)
         assert report["lines"], report
     finally:
@@ -153,6 +159,71 @@ def test_budget() -> None:
     finally:
         process.kill()
         process.wait()
+
+
+# Where the time goes is known: hash() half of the main thread's time, pack() the other half, in
+# zlib; the second thread sleeps.
+KNOWN = """
+import threading, time, zlib
+data = bytes(range(256)) * 400
+def hash_it(until):
+    n = 0
+    while time.perf_counter() < until: n += 1
+def pack(until):
+    while time.perf_counter() < until: zlib.adler32(data)
+def by_c(until):
+    sorted([1], key=lambda _: pack(until))
+def nap(): time.sleep(1000)
+threading.Thread(target=nap, daemon=True).start()
+def work():
+    hash_it(time.perf_counter() + 0.01)
+    by_c(time.perf_counter() + 0.01)
+print("ready", flush=True)
+while True: work()
+"""
+
+
+def test_one_picture_of_both_worlds() -> None:
+    for python in pythons.find():
+        process = python.start(KNOWN)
+        collapsed = scratch() / "stacks.txt"
+
+        def look() -> None:
+            found = discover(
+                process.pid, "--for", "3s", "--top", "0", "--native", "libz.so*:adler32*",
+                "--collapsed", str(collapsed),
+            )  # fmt: skip
+            stacks = found["stacks"]
+            assert stacks["not_whole"] + stacks["failed"] <= 0.02 * stacks["all"], stacks
+            lines = collapsed.read_text().splitlines()
+            counts = {line.rpartition(" ")[0]: int(line.rpartition(" ")[2]) for line in lines}
+            assert sum(counts.values()) == stacks["all"]
+
+            def share(*parts: str) -> float:
+                """Of the stacks in which these come in this order, outermost first."""
+                held = 0
+                for stack, count in counts.items():
+                    frames = iter(stack.split(";"))
+                    held += count if all(any(p in f for f in frames) for p in parts) else 0
+                return held / stacks["all"]
+
+            assert 0.4 < share("nap (", "libc.so") < 0.6, (python.name, counts)
+            assert 0.15 < share("work (", "hash_it (") < 0.35, share("hash_it (")
+            packing = share("work (", "by_c (", "<lambda> (", "pack (", "(libz.so")
+            assert 0.15 < packing < 0.35, packing
+            # C code between the Python functions stays where it is.
+            assert share("by_c (", "python3", "<lambda> (") > 0.9 * packing
+            assert share("hash_it (", "libz.so") == share("nap (", "libz.so") == 0
+            assert share("pack (", "hash_it (") == share("libz.so", "pack (") == 0
+            adler = [f for f in found["native"]["functions"] if f["name"].startswith("adler32")]
+            active = sum(one.get("active", 0) for one in adler)
+            assert active > 0.3 * stacks["active"], (adler, stacks)
+            assert stacks["own_cpu"] < 0.2, stacks
+
+        repeat(2, look)
+        process.kill()
+        process.wait()
+        print(f"  Python {python.name}")
 
 
 SHOP = """

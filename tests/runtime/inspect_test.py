@@ -49,6 +49,29 @@ def test_no_stack_mixes_two_moments() -> None:
         print(f"  Python {python.name}")
 
 
+def test_no_stack_of_a_running_thread_is_wrong() -> None:
+    """As BPF takes them at a clock's interrupt."""
+    for python in pythons.find():
+        for mode in MODES:
+            process = python.start(TREES, mode)
+            samples = 500 if mode == "recursion" else 5000
+            done = subprocess.run(
+                [STACK_CHECK, str(process.pid), mode, str(samples), "running"],
+                capture_output=True, text=True, timeout=120,
+            )  # fmt: skip
+            assert done.stdout, (python.name, mode, done.stderr)
+            result = json.loads(done.stdout)
+            assert result["wrong"] == 0, (python.name, mode, result)
+            # Of a function that is gone before its name could be read nothing can be told.
+            most = 1 if mode == "reuse" else 0.1
+            assert result["failed"] <= result["samples"] * most, (python.name, mode, result)
+            least = {"reuse": 20, "recursion": 0}.get(mode, 4)  # of those below ten frames
+            assert result["stacks"] >= least, (python.name, mode, result)
+            process.kill()
+            process.wait()
+        print(f"  Python {python.name}")
+
+
 def test_dump_shows_every_thread() -> None:
     for python in pythons.find():
         process = python.start(TREES, "zoo")

@@ -13,10 +13,9 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/signals.h"
-#include "inspect/stack_reader.h"
-#include "process/interpreter.h"
 #include "report/discovery.h"
 #include "session/native_survey.h"
+#include "session/stack_survey.h"
 #include "targets/parser.h"
 #include "util/clock.h"
 #include "util/log.h"
@@ -39,45 +38,6 @@ struct DiscoverArguments {
     std::string targets_path;
     OutputArguments output;
 };
-
-using Readers = std::vector<std::pair<pid_t, inspect::StackReader>>;
-
-Readers open_readers(const std::vector<pid_t>& pids, report::Discovery& discovery) {
-    Readers readers;
-    for (pid_t pid : pids) {
-        const auto found = process::find_interpreters(pid);
-        if (found && found->empty()) continue;
-        auto reader = inspect::StackReader::open(pid, {});
-        if (reader) {
-            discovery.interpreters.push_back("process " + std::to_string(pid) + ": " +
-                                             reader->interpreter().describe());
-            readers.emplace_back(pid, std::move(*reader));
-        } else {
-            discovery.notes.push_back(reader.error().message);
-        }
-    }
-    return readers;
-}
-
-// Samples all readers until `end` or until told to stop.
-void sample_python(Readers& readers, unsigned rate, Clock::time_point end,
-                   const std::function<bool()>& interrupted, inspect::Profile& profile) {
-    // Without pause at first: stacks that are known are read more surely.
-    const Clock::time_point warm = Clock::now() + std::chrono::milliseconds(100);
-    while (Clock::now() < warm)
-        for (auto& [pid, reader] : readers) (void)reader.sample();
-    const auto period = std::chrono::nanoseconds(1'000'000'000 / rate);
-    for (auto next = Clock::now(); next < end && !readers.empty() && !interrupted();
-         next += period) {
-        std::this_thread::sleep_until(next);
-        std::erase_if(readers, [&, &profile = profile](auto& one) {
-            auto sampled = one.second.sample();
-            if (sampled) profile.add(one.first, one.second);
-            return !sampled && sampled.error().kind == ErrorKind::kNotFound;
-        });
-        next = std::max(next, Clock::now() - period); // a late one is not made up for
-    }
-}
 
 Result<targets::TargetsFile> native_lines(const std::vector<std::string>& globs) {
     std::string text;
@@ -108,6 +68,7 @@ Result<int> discover(const DiscoverArguments& arguments) {
     if (!lines) return lines.error();
     report::Discovery discovery;
     discovery.top = arguments.top;
+    discovery.counted_only = !arguments.native.empty();
     discovery.pids = arguments.follow_children ? with_descendants(arguments.pids) : arguments.pids;
     if (discovery.pids.empty()) return make_error(ErrorKind::kNotFound, "there is no such process");
     auto signals = Signals::install();
@@ -116,19 +77,24 @@ Result<int> discover(const DiscoverArguments& arguments) {
     const auto duration = arguments.duration.value_or(std::chrono::seconds(10));
     const Clock::time_point start = Clock::now();
 
-    Readers readers;
-    if (!arguments.no_python) readers = open_readers(discovery.pids, discovery);
+    session::StackSurveyOptions sampling;
+    sampling.list = [&arguments] {
+        return arguments.follow_children ? with_descendants(arguments.pids) : arguments.pids;
+    };
+    sampling.duration = duration;
+    sampling.rate = arguments.rate;
+    sampling.with_python = !arguments.no_python;
+    sampling.with_native = !arguments.no_native;
     std::thread sampler([&] {
-        if (!readers.empty())
-            sample_python(readers, arguments.rate, start + duration, interrupted,
-                          discovery.profile);
+        if (sampling.with_python || sampling.with_native)
+            discovery.stacks = session::survey_stacks(sampling, interrupted);
     });
     Result<session::Survey> survey = session::Survey{};
     if (!arguments.no_native)
         survey = session::survey_native({discovery.pids, duration, arguments.budget / 100}, *lines,
                                         interrupted);
     sampler.join();
-    if (!survey && discovery.interpreters.empty()) return std::move(survey).error();
+    if (!survey && discovery.stacks.profile.stacks() == 0) return std::move(survey).error();
     if (!survey)
         discovery.notes.push_back("native functions: " + survey.error().message);
     else if (!arguments.no_native)
@@ -144,8 +110,8 @@ Result<int> discover(const DiscoverArguments& arguments) {
     const auto collapsed_written = collapsed_file->write(report::discovery_collapsed(discovery));
     for (const auto& written : {targets_written, collapsed_written, output->finish()})
         if (!written) return written.error();
-    const bool found_any =
-        discovery.profile.stacks() > 0 || (discovery.survey && discovery.survey->added_cpu > 0);
+    const bool found_any = discovery.stacks.profile.stacks() > 0 ||
+                           (discovery.survey && discovery.survey->added_cpu > 0);
     if (!found_any)
         return make_error(ErrorKind::kNothingMatched, "nothing was called or running in that time");
     return int{kDone};
@@ -166,15 +132,15 @@ void add_discover(CLI::App& app, Action& action) {
                      "count only these native functions: SYMBOL or BINARY:SYMBOL; may be repeated")
         ->type_name("GLOB")
         ->allow_extra_args(false);
-    auto* no_native =
-        command->add_flag("--no-native", arguments->no_native, "don't count native functions");
+    auto* no_native = command->add_flag("--no-native", arguments->no_native,
+                                        "neither count nor sample native functions");
     command->add_flag("--no-python", arguments->no_python, "don't read Python stacks")
         ->excludes(no_native);
     command
         ->add_option("--budget", arguments->budget, "percent of one CPU that counting may cost (5)")
         ->type_name("PERCENT")
         ->check(CLI::Range(0.1, 100.0));
-    command->add_option("--rate", arguments->rate, "Python samples per second (100)")
+    command->add_option("--rate", arguments->rate, "samples of each thread per second (100)")
         ->type_name("N")
         ->check(CLI::Range(1U, 10000U));
     command->add_option("--top", arguments->top, "candidates of each world (20; 0: all)")
@@ -183,15 +149,15 @@ void add_discover(CLI::App& app, Action& action) {
         ->type_name("FILE");
     command
         ->add_option("--collapsed", arguments->collapsed_path,
-                     "write Python stacks as flame graph tools take them")
+                     "write whole stacks as flame graph tools take them")
         ->type_name("FILE");
     command->add_flag("--json", arguments->output.json,
                       "a JSON document instead of tables (docs/json.md)");
     command->add_flag("-v,--verbose", arguments->output.verbose,
                       "name the functions that were never called");
     command->footer(
-        "Python stacks are read from outside; native calls are counted by probes, in batches, "
-        "that\ntake out what is called too often for the budget. Nothing is delayed.\n"
+        "Whole stacks, native and Python, are sampled; native calls are counted by probes, in "
+        "batches,\nthat take out what is called too often for the budget. Nothing is delayed.\n"
         "Examples:\n"
         "  speedbump discover --pid $(pidof redis-server) --for 10s -o targets.txt\n"
         "  speedbump discover --pid $(pidof -s gunicorn) --native 'libsqlite3*:*'");

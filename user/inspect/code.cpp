@@ -194,7 +194,47 @@ Code* CodeTable::load(uint64_t address) {
     code->identity_.emplace_back(file->piece, file->bytes);
     code->identity_.emplace_back(piece(table + layout_.bytes_data, lines.size()), lines);
     code->function_ = intern(name->utf8, file->utf8, first_line);
+    code->digest_ = digest_at(address).value_or(0);
     return (by_address_[address] = std::move(code)).get();
+}
+
+// As sb_identify_text() in bpf/stacks.bpf.c does.
+bool CodeTable::identify(sb_identity_text& text) const {
+    const auto length = source_.value<uint64_t>(text.address + layout_.text_length);
+    const auto state = source_.value<uint32_t>(text.address + layout_.text_state);
+    if (!length || !state) return false;
+    text.length = *length;
+    if (!(*state & layout_.text_ascii_bit()) || *length == 0) return true;
+    const uint64_t size = std::min<uint64_t>(*length, SB_IDENTITY_TEXT);
+    return source_.read(text.address + layout_.text_ascii_data + *length - size, text.end, size);
+}
+
+std::optional<uint64_t> CodeTable::digest_at(uint64_t address) const {
+    std::string header(layout_.code_header_bytes(), '\0');
+    if (!source_.read(address, header.data(), header.size())) return std::nullopt;
+    sb_code_identity identity{};
+    if (layout_.code_version != kNone)
+        identity.version = load_at<uint32_t>(&header[layout_.code_version]);
+    identity.first_line = load_at<uint32_t>(&header[layout_.code_first_line]);
+    identity.lines = load_at<uint64_t>(&header[layout_.code_lines]);
+    identity.name.address = load_at<uint64_t>(&header[layout_.code_name]);
+    identity.file.address = load_at<uint64_t>(&header[layout_.code_file]);
+    if (identity.version == 0 && (!identify(identity.name) || !identify(identity.file)))
+        return std::nullopt;
+    return sb_identity_digest(&identity);
+}
+
+Code* CodeTable::find_identical(uint64_t address, uint64_t digest) {
+    Code* code = find(address);
+    if (code != nullptr && code->digest_ == digest) return code;
+    // Before and after it is loaded: it must be the same one all the time.
+    if (digest_at(address) != digest) return nullptr;
+    if (code != nullptr) forget(*code);
+    code = load(address);
+    if (code == nullptr) return nullptr;
+    if (digest_at(address) == digest && code->digest_ == digest) return code;
+    forget(*code);
+    return nullptr;
 }
 
 void CodeTable::forget(Code& code) {

@@ -5,12 +5,14 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "abi.h"
 #include "inspect/layout.h"
 #include "inspect/source.h"
 
@@ -29,6 +31,8 @@ class Code {
   public:
     const Function* function() const { return function_; }
     bool is_forgotten() const { return forgotten_; }
+    // abi.h: sb_identity_digest of the code object.
+    uint64_t digest() const { return digest_; }
     // Whether an instruction pointer (3.10: an instruction's number) lies in it.
     bool contains(uint64_t ip, int32_t bytecode_copy) const;
     // The line that this instruction belongs to; 0 when it belongs to none.
@@ -51,6 +55,7 @@ class Code {
     std::map<int32_t, uint64_t> copies_; // free-threaded: bytecode of thread-local copies
     uint32_t version_ = 0;
     std::vector<std::pair<Piece, std::string>> identity_;
+    uint64_t digest_ = 0;
     bool confirmed_ = false;
     bool forgotten_ = false;
     uint64_t generation_ = 0; // of the table, when it was last known to be this code
@@ -69,6 +74,11 @@ class CodeTable {
     Code* find(uint64_t address);
     // Reads the code object at this address; nullptr when there is none. It isn't confirmed yet.
     Code* load(uint64_t address);
+    // abi.h: sb_identity_digest of the code object at this address now.
+    std::optional<uint64_t> digest_at(uint64_t address) const;
+    // The code object that is, or was, at this address and has this digest; nullptr when there is
+    // another one now.
+    Code* find_identical(uint64_t address, uint64_t digest);
     // The code object is another one now. It lives on for those who still point to it.
     void forget(Code& code);
     // Frees what was forgotten; nobody may point to it any more.
@@ -101,6 +111,7 @@ class CodeTable {
     const std::deque<Function>& functions() const { return functions_; }
 
   private:
+    bool identify(sb_identity_text& text) const;
     const Function* intern(std::string name, std::string file, int first_line);
 
     const Source& source_;

@@ -205,6 +205,7 @@ Result<Layout> read_offsets(const Source& source, const process::Interpreter& in
 uint32_t Layout::frame_bytes() const {
     uint32_t end = std::max({frame_previous, frame_code, frame_ip}) + 8;
     if (frame_owner != kNone) end = std::max(end, frame_owner + 1);
+    if (frame_entry != kNone) end = std::max(end, frame_entry + 1);
     if (frame_generator != kNone) end = std::max(end, frame_generator + 8);
     if (frame_bytecode_copy != kNone) end = std::max(end, frame_bytecode_copy + 4);
     return end;

@@ -35,6 +35,7 @@ struct Layout {
     uint32_t frame_code = kNone;
     uint32_t frame_ip = kNone; // 3.10: an int, the number of the instruction
     uint32_t frame_owner = kNone;
+    uint32_t frame_entry = kNone;         // 3.11: whether C code called the interpreter for it
     uint32_t frame_generator = kNone;     // 3.10: the generator whose frame it is
     uint32_t frame_bytecode_copy = kNone; // free-threaded: which copy of the bytecode runs
     uint32_t code_size = kNone;           // instructions (3.11+)
@@ -58,6 +59,7 @@ struct Layout {
     uint32_t code_header_bytes() const;
     // Which bit of the state word of a str its `kind` starts at.
     uint32_t text_kind_shift() const { return free_threaded && minor >= 14 ? 8 : 2; }
+    uint32_t text_ascii_bit() const { return 16U << text_kind_shift(); }
 };
 
 // The layout of a supported interpreter: from a table for 3.10 to 3.12, from the debug offsets in

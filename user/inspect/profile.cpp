@@ -15,6 +15,16 @@ std::string collapsible(std::string text) {
     return text;
 }
 
+std::string label(const WholeFrame& frame) {
+    if (frame.python != nullptr)
+        return frame.python->name + " (" + frame.python->file + ":" +
+               std::to_string(frame.python->first_line) + ")";
+    const std::string& path = frame.native->path;
+    const std::string file = path.substr(path.rfind('/') + 1);
+    if (frame.native->name.empty()) return "[" + (file.empty() ? "unknown" : file) + "]";
+    return frame.native->name + " (" + file + ")";
+}
+
 } // namespace
 
 const std::string& Profile::thread_name(pid_t pid, pid_t tid) {
@@ -28,38 +38,59 @@ const std::string& Profile::thread_name(pid_t pid, pid_t tid) {
     return entry->second;
 }
 
+void Profile::add(const Sampled& thread, const std::vector<WholeFrame>& frames) {
+    if (frames.empty()) return;
+    stacks_ += thread.times;
+    if (thread.active) active_stacks_ += thread.times;
+    const std::string& name = thread_name(thread.pid, thread.tid);
+    std::string line = collapsible(name) + " (" + std::to_string(thread.pid) + ")";
+    std::set<FunctionUse*> seen;
+    FunctionUse* innermost = nullptr;
+    FunctionUse* innermost_python = nullptr;
+    bool has_native = false;
+    for (size_t i = frames.size(); i-- > 0;) {
+        const WholeFrame& frame = frames[i];
+        line += ";" + collapsible(label(frame));
+        innermost = nullptr;
+        if (frame.python != nullptr) {
+            const Function& function = *frame.python;
+            innermost_python = &functions_[{function.name, function.file, function.first_line,
+                                            thread.knows_qualified_names}];
+            seen.insert(innermost_python);
+        } else {
+            has_native = true;
+            const NativeFunction& function = *frame.native;
+            if (function.name.empty()) continue;
+            innermost = &native_functions_[{function.path, function.name, function.entry_offset}];
+            seen.insert(innermost);
+        }
+    }
+    if (innermost_python != nullptr) python_stacks_ += thread.times;
+    if (has_native) native_stacks_ += thread.times;
+    for (FunctionUse* use : seen) {
+        use->total += thread.times;
+        use->threads[name] += thread.times;
+    }
+    for (FunctionUse* use : {innermost, innermost_python}) {
+        if (use == nullptr) continue;
+        use->self += thread.times;
+        if (thread.active) use->active += thread.times;
+        if (thread.holds_gil) use->gil += thread.times;
+    }
+    collapsed_[line] += thread.times;
+}
+
 void Profile::add(pid_t pid, const StackReader& reader) {
     for (const ThreadStack* stack : reader.stacks()) {
         if (stack->fault != StackFault::kFine) {
-            ++failed_;
+            add_failed(1);
             continue;
         }
-        if (stack->frames.empty()) continue;
-        ++stacks_;
-        if (!stack->asleep) ++active_stacks_;
-        const std::string& thread = thread_name(pid, stack->tid);
-        std::string line = collapsible(thread) + " (" + std::to_string(pid) + ")";
-        std::set<const Function*> seen;
-        for (size_t i = stack->frames.size(); i-- > 0;) {
-            const Function& function = *stack->frames[i].function;
-            line += ";" + collapsible(function.name) + " (" + collapsible(function.file) + ":" +
-                    std::to_string(function.first_line) + ")";
-            seen.insert(&function);
-        }
-        auto use_of = [&](const Function& function) -> FunctionUse& {
-            return functions_[{function.name, function.file, function.first_line,
-                               reader.interpreter().minor >= 11}];
-        };
-        for (const Function* function : seen) {
-            FunctionUse& use = use_of(*function);
-            ++use.total;
-            ++use.threads[thread];
-        }
-        FunctionUse& innermost = use_of(*stack->frames.front().function);
-        ++innermost.self;
-        if (!stack->asleep) ++innermost.active;
-        if (stack->holds_gil) ++innermost.gil;
-        ++collapsed_[line];
+        std::vector<WholeFrame> frames;
+        for (const Frame& frame : stack->frames) frames.push_back({frame.function, nullptr});
+        add({pid, stack->tid, !stack->asleep, stack->holds_gil, reader.interpreter().minor >= 11,
+             1},
+            frames);
     }
 }
 

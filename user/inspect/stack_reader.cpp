@@ -32,6 +32,7 @@ constexpr int kListTries = 16;
 constexpr int kProof = 4;                   // tries in a row that give the same new path prove it,
 constexpr int kOften = 12;                  // or as many of the first
 constexpr int kOftenOf = 64;                // tries
+constexpr uint64_t kFarInLoop = 256;        // bytes of code between two moments in the loop
 constexpr uint8_t kGeneratorOwner = 1;      // FRAME_OWNED_BY_GENERATOR
 constexpr uint8_t kFirstNonPythonOwner = 3; // FRAME_OWNED_BY_INTERPRETER, _BY_CSTACK
 constexpr uint64_t kTagBits = 7;            // of a _PyStackRef (3.14, free-threaded)
@@ -228,6 +229,13 @@ class StackReader::Impl {
     }
 
     Result<void> sample();
+    Result<void> look_at_list();
+    std::optional<ThreadStack> read_still(pid_t tid, uint64_t loop_pc);
+    bool holds_gil(pid_t tid) const;
+    ThreadStack interpret(pid_t tid, std::span<const sb_python_frame> frames, uint64_t loop_pc);
+    bool is_certain(const std::vector<Frame>& frames) { return paths_.is_proven(path_of(frames)); }
+    sb_python_layout bpf_layout() const;
+    std::vector<std::pair<pid_t, sb_thread_state>> thread_states() const;
 
     std::vector<const ThreadStack*> stacks;
     const std::deque<Function>& functions() const { return codes_.functions(); }
@@ -236,6 +244,7 @@ class StackReader::Impl {
   private:
     enum class Outcome { kDone, kAgain, kStaleList };
 
+    uint32_t path_of(const std::vector<Frame>& frames);
     Result<void> list_threads();
     pid_t tid_of(uint64_t thread, const std::unordered_map<pid_t, pid_t>& inner) const;
     bool is_wanted(const Thread& thread) const;
@@ -264,6 +273,7 @@ class StackReader::Impl {
     ReaderOptions options_;
     CodeTable codes_;
     CallPaths paths_;
+    std::unordered_map<uint32_t, uint64_t> loop_pcs_; // where a path was first seen in the loop
     uint32_t thread_low_;
     uint32_t thread_size_;
     uint32_t frame_bytes_;
@@ -578,7 +588,7 @@ void StackReader::Impl::accept(Thread& thread) {
     stack.frames.resize(thread.resolved.size());
     for (size_t i = 0; i < stack.frames.size(); ++i) {
         const Resolved& frame = thread.resolved[stack.frames.size() - 1 - i];
-        stack.frames[i] = {frame.object->function(), frame.line};
+        stack.frames[i] = {frame.object->function(), frame.line, false, 0};
     }
 }
 
@@ -730,7 +740,10 @@ StackReader::Impl::Outcome StackReader::Impl::read_thread(Thread& thread, bool w
 Result<void> StackReader::Impl::sample() {
     for (int tries = 0; tries < kListTries; ++tries) {
         bool list_holds = !threads_.empty() && paths_.size() < kMostPaths;
-        if (paths_.size() >= kMostPaths) paths_ = CallPaths();
+        if (paths_.size() >= kMostPaths) {
+            paths_ = CallPaths();
+            loop_pcs_.clear();
+        }
         if (!list_holds || tries > 0) {
             if (auto listed = list_threads(); !listed) {
                 if (tries + 1 < kListTries) continue;
@@ -758,6 +771,156 @@ Result<void> StackReader::Impl::sample() {
         if (is_gone_) break;
     }
     return failure("its list of threads changed each time while it was read");
+}
+
+uint32_t StackReader::Impl::path_of(const std::vector<Frame>& frames) {
+    uint32_t path = CallPaths::kRoot;
+    for (size_t i = frames.size(); i-- > 0;) path = paths_.step(path, frames[i].function->id);
+    return path;
+}
+
+ThreadStack StackReader::Impl::interpret(pid_t tid, std::span<const sb_python_frame> frames,
+                                         uint64_t loop_pc) {
+    ThreadStack stack;
+    stack.tid = tid;
+    if (codes_.forgotten() > kMostForgotten) forget_stacks();
+    const auto fail = [&stack](StackFault fault) {
+        stack.fault = fault;
+        stack.frames.clear();
+        return stack;
+    };
+    // As in try_thread: nobody called it, so it is a left-over.
+    if (!frames.empty() &&
+        (frames.back().is_generator != 0 || frames.back().owner == kGeneratorOwner))
+        return fail(StackFault::kChanging);
+    for (size_t i = 0; i < frames.size(); ++i) {
+        const sb_python_frame& raw = frames[i];
+        if (raw.owner >= kFirstNonPythonOwner) continue;
+        Code* code = codes_.find_identical(raw.code & ~kTagBits, raw.identity);
+        if (code == nullptr) return fail(StackFault::kNoCode);
+        if (raw.bytecode_copy != 0 && !code->knows_copy(raw.bytecode_copy))
+            codes_.load_copy(*code, raw.bytecode_copy);
+        if (!code->contains(raw.ip, raw.bytecode_copy)) return fail(StackFault::kChanging);
+        Frame frame{code->function(), code->line_at(raw.ip, raw.bytecode_copy), false, 0};
+        // From 3.12 on the loop keeps a frame of its own on the C stack, the caller of the first
+        // that it runs; 3.11 marks that one; in 3.10 each frame has a call of the loop.
+        if (layout_.minor >= 12 && i + 1 < frames.size() &&
+            frames[i + 1].owner >= kFirstNonPythonOwner) {
+            frame.is_entry = true;
+            frame.c_stack = frames[i + 1].address;
+        } else if (layout_.minor < 12) {
+            frame.is_entry = layout_.minor == 10 || raw.is_entry != 0;
+        }
+        stack.frames.push_back(frame);
+    }
+    const uint32_t path = path_of(stack.frames);
+    if (paths_.is_proven(path)) return stack;
+    // Outside of its loop the interpreter has done what it was doing to the frames, and in 3.10 a
+    // frame is whole before it is linked. Within the loop a wrong link lasts for a few
+    // instructions.
+    const auto [seen, is_new] = loop_pcs_.try_emplace(path, loop_pc);
+    const uint64_t distance =
+        seen->second > loop_pc ? seen->second - loop_pc : loop_pc - seen->second;
+    if (layout_.minor == 10 || loop_pc == 0 || distance >= kFarInLoop) paths_.prove(path);
+    return stack;
+}
+
+// What bpf/stacks.bpf.c does for a thread that runs.
+std::optional<ThreadStack> StackReader::Impl::read_still(pid_t tid, uint64_t loop_pc) {
+    const auto thread = std::find_if(threads_.begin(), threads_.end(),
+                                     [tid](const auto& one) { return one->stack.tid == tid; });
+    if (thread == threads_.end()) return std::nullopt;
+    ThreadStack broken;
+    broken.tid = tid;
+    broken.fault = StackFault::kUnreadable;
+    auto address = source_->value<uint64_t>((*thread)->address + layout_.thread_frame);
+    if (address && *address != 0 && layout_.cframe_frame != kNone)
+        address = source_->value<uint64_t>(*address + layout_.cframe_frame);
+    std::vector<sb_python_frame> frames;
+    std::unordered_map<uint64_t, uint64_t> digests;
+    std::string bytes(frame_bytes_, '\0');
+    while (address && *address != 0) {
+        if (!source_->read(*address, bytes.data(), bytes.size())) return broken;
+        const RawFrame raw = parse_frame(layout_, bytes.data());
+        sb_python_frame frame{};
+        frame.address = *address;
+        frame.code = raw.code;
+        frame.ip = raw.ip;
+        frame.bytecode_copy = raw.bytecode_copy;
+        frame.owner = raw.owner;
+        if (layout_.frame_entry != kNone)
+            frame.is_entry = load_at<uint8_t>(&bytes[layout_.frame_entry]);
+        const uint64_t code = raw.code & ~kTagBits;
+        const auto [digest, is_new] = digests.try_emplace(code, 0);
+        if (is_new) digest->second = codes_.digest_at(code).value_or(0);
+        frame.identity = digest->second;
+        frames.push_back(frame);
+        if (frames.size() > kMostFrames) {
+            broken.fault = StackFault::kCircle;
+            return broken;
+        }
+        address = raw.previous;
+    }
+    return address ? interpret(tid, frames, loop_pc) : broken;
+}
+
+bool StackReader::Impl::holds_gil(pid_t tid) const {
+    return std::any_of(threads_.begin(), threads_.end(), [tid](const auto& one) {
+        return one->stack.tid == tid && one->stack.holds_gil;
+    });
+}
+
+Result<void> StackReader::Impl::look_at_list() {
+    stacks.clear();
+    if (!threads_.empty() && check_chain()) return {};
+    for (int tries = 0;; ++tries) {
+        auto listed = list_threads();
+        if (listed && check_chain()) return listed;
+        if (tries == kListTries)
+            return listed ? failure("its list of threads changed each time while it was read")
+                          : std::move(listed);
+    }
+}
+
+sb_python_layout StackReader::Impl::bpf_layout() const {
+    static_assert(kNone == SB_NO_FIELD);
+    sb_python_layout layout{};
+    layout.is_python = 1;
+    layout.thread_frame = layout_.thread_frame;
+    layout.cframe_frame = layout_.cframe_frame;
+    layout.frame_previous = layout_.frame_previous;
+    layout.frame_code = layout_.frame_code;
+    layout.frame_ip = layout_.frame_ip;
+    layout.frame_owner = layout_.frame_owner;
+    layout.frame_entry = layout_.frame_entry;
+    layout.frame_generator = layout_.frame_generator;
+    layout.frame_bytecode_copy = layout_.frame_bytecode_copy;
+    layout.code_version = layout_.code_version;
+    layout.code_name = layout_.code_name;
+    layout.code_file = layout_.code_file;
+    layout.code_lines = layout_.code_lines;
+    layout.code_first_line = layout_.code_first_line;
+    layout.text_length = layout_.text_length;
+    layout.text_state = layout_.text_state;
+    layout.text_ascii = layout_.text_ascii_bit();
+    layout.text_data = layout_.text_ascii_data;
+    layout.gil_locked = layout_.gil_locked;
+    layout.gil_holder = layout_.gil_holder;
+    layout.ip_is_int = layout_.minor == 10 ? 1 : 0;
+    return layout;
+}
+
+std::vector<std::pair<pid_t, sb_thread_state>> StackReader::Impl::thread_states() const {
+    std::vector<std::pair<pid_t, sb_thread_state>> states;
+    size_t interpreter = 0;
+    for (size_t i = 0; i < threads_.size(); ++i) {
+        while (interpreter + 1 < interpreters_.size() &&
+               interpreters_[interpreter + 1].first_thread <= i)
+            ++interpreter;
+        states.push_back(
+            {threads_[i]->stack.tid, {threads_[i]->address, interpreters_[interpreter].gil}});
+    }
+    return states;
 }
 
 // Lets go of all code objects that are no more.
@@ -823,6 +986,35 @@ Result<StackReader> StackReader::open(pid_t pid, const ReaderOptions& options) {
 
 Result<void> StackReader::sample() {
     return impl_->sample();
+}
+
+Result<void> StackReader::list_threads() {
+    return impl_->look_at_list();
+}
+
+std::optional<ThreadStack> StackReader::read_still(pid_t tid, uint64_t loop_pc) {
+    return impl_->read_still(tid, loop_pc);
+}
+
+bool StackReader::holds_gil(pid_t tid) const {
+    return impl_->holds_gil(tid);
+}
+
+ThreadStack StackReader::interpret(pid_t tid, std::span<const sb_python_frame> frames,
+                                   uint64_t loop_pc) {
+    return impl_->interpret(tid, frames, loop_pc);
+}
+
+bool StackReader::is_certain(const std::vector<Frame>& frames) {
+    return impl_->is_certain(frames);
+}
+
+sb_python_layout StackReader::bpf_layout() const {
+    return impl_->bpf_layout();
+}
+
+std::vector<std::pair<pid_t, sb_thread_state>> StackReader::thread_states() const {
+    return impl_->thread_states();
 }
 
 const std::vector<const ThreadStack*>& StackReader::stacks() const {

@@ -5,11 +5,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "abi.h"
 #include "inspect/code.h"
 #include "inspect/layout.h"
 #include "inspect/sleep_watch.h"
@@ -35,6 +38,10 @@ struct ReaderOptions {
 struct Frame {
     const Function* function = nullptr; // lives as long as the reader
     int line = 0;                       // 0: not known
+    // Of stacks for merging with the native one (whole_stack.h): whether C code called the
+    // interpreter for this frame, and where in the C stack that call keeps something (3.12+).
+    bool is_entry = false;
+    uint64_t c_stack = 0;
 };
 
 enum class StackFault {
@@ -77,6 +84,23 @@ class StackReader {
     // Reads the stacks that were asked for. An error when the process is gone, runs another
     // program, or its threads can't be listed. A single thread's failure is its stack's fault.
     Result<void> sample();
+    // Looks at the list of threads only; there are no stacks then.
+    Result<void> list_threads();
+    // What frames mean that a BPF program copied at one moment, innermost first (bpf/abi.h). The
+    // fault is kNoCode when a code object is gone since then. `loop_pc`: the instruction at which
+    // the thread was, when it was in the interpreter's loop, else 0: there it may just have been
+    // linking a frame, so that the stack counts only once is_certain() says so.
+    ThreadStack interpret(pid_t tid, std::span<const sb_python_frame> frames, uint64_t loop_pc);
+    bool is_certain(const std::vector<Frame>& frames);
+    // The same for a thread that certainly does not run meanwhile, read from outside; nothing when
+    // the thread was not listed.
+    std::optional<ThreadStack> read_still(pid_t tid, uint64_t loop_pc);
+    // The thread that holds the lock of its interpreter, when the threads were last listed.
+    bool holds_gil(pid_t tid) const;
+    // What a BPF program must know to copy frames: where their fields lie, and the threads with
+    // their states, as they were when they were last listed.
+    sb_python_layout bpf_layout() const;
+    std::vector<std::pair<pid_t, sb_thread_state>> thread_states() const;
     // Of the last sample.
     const std::vector<const ThreadStack*>& stacks() const;
     // All functions seen so far, by id.

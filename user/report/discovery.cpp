@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "report/check.h"
 #include "report/json_parts.h"
@@ -27,7 +28,7 @@ void keep_top(std::vector<T>& list, size_t top) {
 // and can't be slowed any more.
 std::vector<PythonEntry> ranked_python(const Discovery& discovery) {
     std::vector<PythonEntry> list;
-    for (const auto& [key, use] : discovery.profile.functions())
+    for (const auto& [key, use] : discovery.stacks.profile.functions())
         if (key.name != "<module>") list.emplace_back(&key, &use);
     std::stable_sort(list.begin(), list.end(), [](const PythonEntry& a, const PythonEntry& b) {
         return std::tuple(a.second->active, a.second->self, a.second->total) >
@@ -37,15 +38,42 @@ std::vector<PythonEntry> ranked_python(const Discovery& discovery) {
     return list;
 }
 
-std::vector<const SurveyedFunction*> ranked_native(const Discovery& discovery) {
-    std::vector<const SurveyedFunction*> list;
-    if (!discovery.survey) return list;
-    for (const SurveyedFunction& function : discovery.survey->functions)
-        if (!function.calls.empty()) list.push_back(&function);
-    std::stable_sort(list.begin(), list.end(),
-                     [](const SurveyedFunction* a, const SurveyedFunction* b) {
-                         return a->calls_per_second() > b->calls_per_second();
-                     });
+// A native function as both looks saw it.
+struct NativeEntry {
+    std::string path;
+    std::string name;
+    const FunctionUse* use = nullptr;          // in the stacks; nullptr: in none
+    const SurveyedFunction* counted = nullptr; // its calls; nullptr: it was not watched
+    double calls_per_second() const { return counted != nullptr ? counted->calls_per_second() : 0; }
+    // Not called while it was watched, so that a delay would not show: main(), an event loop.
+    bool is_never_called() const { return counted != nullptr && counted->calls.empty(); }
+    uint64_t active() const { return use != nullptr ? use->active : 0; }
+    uint64_t total() const { return use != nullptr ? use->total : 0; }
+};
+
+// What takes most of the CPUs' time first, then what is called most often.
+std::vector<NativeEntry> ranked_native(const Discovery& discovery) {
+    std::map<std::pair<std::string, uint64_t>, NativeEntry> entries; // by path and offset
+    for (const auto& [key, use] : discovery.stacks.profile.native_functions())
+        if (key.path.starts_with('/'))
+            entries[{key.path, key.entry_offset}] = {key.path, key.name, &use, nullptr};
+    if (discovery.survey)
+        for (const SurveyedFunction& function : discovery.survey->functions) {
+            const std::pair place(function.match.path, function.match.entry_offset);
+            const auto sampled = entries.find(place);
+            if (sampled == entries.end() && function.calls.empty()) continue;
+            NativeEntry& entry = entries[place];
+            entry.path = function.match.path;
+            entry.name = function.match.name;
+            entry.counted = &function;
+        }
+    std::vector<NativeEntry> list;
+    for (auto& [place, entry] : entries)
+        if (entry.counted != nullptr || !discovery.counted_only) list.push_back(std::move(entry));
+    std::stable_sort(list.begin(), list.end(), [](const NativeEntry& a, const NativeEntry& b) {
+        return std::tuple(!a.is_never_called(), a.active(), a.calls_per_second(), a.total()) >
+               std::tuple(!b.is_never_called(), b.active(), b.calls_per_second(), b.total());
+    });
     keep_top(list, discovery.top);
     return list;
 }
@@ -63,12 +91,12 @@ std::string busiest_thread(const FunctionUse& use) {
     return printable(most->first) + (others > 0 ? fmt::format(" +{}", others) : "");
 }
 
-std::string native_line(const SurveyedFunction& function) {
-    return targets_line({function.match.path, function.match.name, "", 0, 0, false});
+std::string native_line(const NativeEntry& entry) {
+    return targets_line({entry.path, entry.name, "", 0, 0, false});
 }
 
 std::string python_table(const Discovery& discovery, const Style& style) {
-    const inspect::Profile& profile = discovery.profile;
+    const inspect::Profile& profile = discovery.stacks.profile;
     Table table({{"self", true, false},
                  {"total", true, false},
                  {"active", true, false},
@@ -81,24 +109,51 @@ std::string python_table(const Discovery& discovery, const Style& style) {
              share_of(use->active, profile.active_stacks()), share_of(use->gil, profile.stacks()),
              busiest_thread(*use),
              printable(fmt::format("{} ({}:{})", key->name, key->file, key->first_line))});
-    return fmt::format("Python: {} stacks, {} of threads that were active, {} could not be read\n",
-                       show_count(profile.stacks()), show_count(profile.active_stacks()),
-                       show_count(profile.failed())) +
-           table.render(style);
+    return table.render(style);
 }
 
-std::string native_table(const Discovery& discovery, const Style& style, bool verbose) {
-    const session::Survey& survey = *discovery.survey;
-    Table table(
-        {{"calls/s", true, false}, {"processes", true, false}, {"native function", false, true}});
-    for (const SurveyedFunction* function : ranked_native(discovery))
-        table.add_row({show_rate(function->calls_per_second()), show_count(function->calls.size()),
-                       printable(function->match.path + ":" + function->match.name)});
+std::string stacks_line(const Discovery& discovery) {
+    const inspect::Profile& profile = discovery.stacks.profile;
+    std::string text =
+        fmt::format("{} stacks, {} of threads that were active; {} more could not be read\n",
+                    show_count(profile.stacks()), show_count(profile.active_stacks()),
+                    show_count(profile.failed()));
+    if (profile.unmerged() > 0)
+        text += fmt::format("{} of them are not whole: native callers are missing\n",
+                            show_count(profile.unmerged()));
+    return text;
+}
+
+std::string native_table(const Discovery& discovery, const Style& style) {
+    const inspect::Profile& profile = discovery.stacks.profile;
+    Table table({{"self", true, false},
+                 {"total", true, false},
+                 {"active", true, false},
+                 {"calls/s", true, false},
+                 {"processes", true, false},
+                 {"native function", false, true}});
+    for (const NativeEntry& entry : ranked_native(discovery)) {
+        const auto share = [&](uint64_t FunctionUse::*part, uint64_t whole) {
+            return entry.use == nullptr ? "-" : share_of(entry.use->*part, whole);
+        };
+        table.add_row({share(&FunctionUse::self, profile.stacks()),
+                       share(&FunctionUse::total, profile.stacks()),
+                       share(&FunctionUse::active, profile.active_stacks()),
+                       entry.counted == nullptr  ? "?"
+                       : entry.is_never_called() ? "never"
+                                                 : show_rate(entry.calls_per_second()),
+                       entry.counted == nullptr ? "?" : show_count(entry.counted->calls.size()),
+                       printable(entry.path + ":" + entry.name)});
+    }
+    return table.render(style);
+}
+
+std::string survey_lines(const session::Survey& survey, bool verbose) {
     const auto never =
         std::count_if(survey.functions.begin(), survey.functions.end(),
                       [](const SurveyedFunction& function) { return function.calls.empty(); });
     std::string text = fmt::format(
-        "native: {} functions watched, {} of them never called; counting took {} of a CPU\n",
+        "{} native functions watched, {} of them never called; counting took {} of a CPU\n",
         show_count(survey.functions.size()), show_count(static_cast<uint64_t>(never)),
         show_share(survey.added_cpu));
     if (survey.not_watched > 0)
@@ -106,7 +161,6 @@ std::string native_table(const Discovery& discovery, const Style& style, bool ve
             "{} functions not watched for lack of time: try a longer --for, or "
             "--native GLOB\n",
             show_count(survey.not_watched));
-    text += table.render(style);
     for (const std::string& line : survey.unmatched)
         text += fmt::format("no function in a symbol table (inlined everywhere, or stripped): {}\n",
                             printable(line));
@@ -123,13 +177,14 @@ std::string native_table(const Discovery& discovery, const Style& style, bool ve
 
 std::string discovery_text(const Discovery& discovery, const Style& style, bool verbose) {
     std::string text;
-    for (const std::string& interpreter : discovery.interpreters)
+    for (const std::string& interpreter : discovery.stacks.interpreters)
         text += printable(interpreter) + "\n";
-    if (discovery.profile.stacks() > 0) text += python_table(discovery, style);
-    if (discovery.survey) {
-        if (!text.empty()) text += "\n";
-        text += native_table(discovery, style, verbose);
-    }
+    text += stacks_line(discovery);
+    if (discovery.stacks.profile.python_stacks() > 0) text += "\n" + python_table(discovery, style);
+    if (discovery.survey || discovery.stacks.profile.native_stacks() > 0)
+        text += "\n" + native_table(discovery, style);
+    if (discovery.survey) text += "\n" + survey_lines(*discovery.survey, verbose);
+    for (const std::string& note : discovery.stacks.notes) text += printable(note) + "\n";
     for (const std::string& note : discovery.notes) text += printable(note) + "\n";
     return text;
 }
@@ -139,7 +194,7 @@ std::string discovery_json(const Context& context, const Discovery& discovery) {
     ordered_json document = document_head(context, "speedbump/discover/1");
     document["pids"] = discovery.pids;
     document["duration_ns"] = discovery.duration.count();
-    const inspect::Profile& profile = discovery.profile;
+    const inspect::Profile& profile = discovery.stacks.profile;
     ordered_json functions = ordered_json::array();
     for (const auto& [key, use] : ranked_python(discovery))
         functions.push_back(
@@ -152,35 +207,52 @@ std::string discovery_json(const Context& context, const Discovery& discovery) {
              {"gil", use->gil},
              {"threads", use->threads},
              {"targets_line", python_targets_line(key->file, key->name, key->is_qualified)}});
-    document["python"] = {{"stacks", profile.stacks()},
+    document["stacks"] = {{"all", profile.stacks()},
                           {"active", profile.active_stacks()},
+                          {"python", profile.python_stacks()},
+                          {"native", profile.native_stacks()},
+                          {"not_whole", profile.unmerged()},
                           {"failed", profile.failed()},
-                          {"functions", std::move(functions)}};
+                          {"own_cpu", discovery.stacks.own_cpu}};
+    document["python"] = {{"functions", std::move(functions)}};
+    ordered_json native = ordered_json::array();
+    for (const NativeEntry& entry : ranked_native(discovery)) {
+        ordered_json one = {{"path", entry.path}, {"name", entry.name}};
+        if (entry.use != nullptr) {
+            one["self"] = entry.use->self;
+            one["total"] = entry.use->total;
+            one["active"] = entry.use->active;
+            one["threads"] = entry.use->threads;
+        }
+        if (entry.counted != nullptr) {
+            ordered_json processes = ordered_json::object();
+            for (const auto& [pid, calls] : entry.counted->calls)
+                processes[std::to_string(pid)] = calls;
+            one["calls"] = entry.counted->all_calls();
+            one["watched_ns"] = entry.counted->watched.count();
+            one["calls_per_second"] = entry.calls_per_second();
+            one["processes"] = std::move(processes);
+        }
+        one["targets_line"] = native_line(entry);
+        native.push_back(std::move(one));
+    }
+    document["native"] = {{"functions", std::move(native)}};
     if (discovery.survey) {
         const session::Survey& survey = *discovery.survey;
-        ordered_json called = ordered_json::array();
-        for (const SurveyedFunction* function : ranked_native(discovery)) {
-            ordered_json processes = ordered_json::object();
-            for (const auto& [pid, calls] : function->calls) processes[std::to_string(pid)] = calls;
-            called.push_back({{"path", function->match.path},
-                              {"name", function->match.name},
-                              {"calls", function->all_calls()},
-                              {"watched_ns", function->watched.count()},
-                              {"calls_per_second", function->calls_per_second()},
-                              {"processes", std::move(processes)},
-                              {"targets_line", native_line(*function)}});
-        }
         ordered_json never = ordered_json::array();
         for (const SurveyedFunction& function : survey.functions)
             if (function.calls.empty())
                 never.push_back(function.match.path + ":" + function.match.name);
-        document["native"] = {
-            {"watched", survey.functions.size()},  {"not_watched", survey.not_watched},
-            {"refused", survey.refused},           {"added_cpu", survey.added_cpu},
-            {"functions", std::move(called)},      {"never_called", std::move(never)},
-            {"no_such_function", survey.unmatched}};
+        document["native"].update({{"watched", survey.functions.size()},
+                                   {"not_watched", survey.not_watched},
+                                   {"refused", survey.refused},
+                                   {"added_cpu", survey.added_cpu},
+                                   {"never_called", std::move(never)},
+                                   {"no_such_function", survey.unmatched}});
     }
-    document["notes"] = discovery.notes;
+    std::vector<std::string> notes = discovery.stacks.notes;
+    notes.insert(notes.end(), discovery.notes.begin(), discovery.notes.end());
+    document["notes"] = notes;
     return to_line(document);
 }
 
@@ -188,7 +260,7 @@ std::string discovery_targets(const Discovery& discovery) {
     std::string text =
         fmt::format("# speedbump discover, {} seconds. Delays: 1us where a line names none.\n",
                     std::chrono::duration_cast<std::chrono::seconds>(discovery.duration).count());
-    const inspect::Profile& profile = discovery.profile;
+    const inspect::Profile& profile = discovery.stacks.profile;
     const auto python = ranked_python(discovery);
     if (!python.empty())
         text += fmt::format("\n# Python, by share of {} stacks\n", show_count(profile.stacks()));
@@ -198,17 +270,30 @@ std::string discovery_targets(const Discovery& discovery) {
                             share_of(use->self, profile.stacks()),
                             share_of(use->total, profile.stacks()),
                             share_of(use->active, profile.active_stacks()));
-    const auto native = ranked_native(discovery);
-    if (!native.empty()) text += "\n# native, by calls per second\n";
-    for (const SurveyedFunction* function : native)
-        text += fmt::format("{}  # {} calls/s in {} processes\n", native_line(*function),
-                            show_rate(function->calls_per_second()), function->calls.size());
+    std::string lines;
+    for (const NativeEntry& entry : ranked_native(discovery)) {
+        if (entry.is_never_called()) continue;
+        lines += native_line(entry) + "  #";
+        if (entry.use != nullptr)
+            lines += fmt::format(" self {} total {} active {}",
+                                 share_of(entry.use->self, profile.stacks()),
+                                 share_of(entry.use->total, profile.stacks()),
+                                 share_of(entry.use->active, profile.active_stacks()));
+        if (entry.counted != nullptr)
+            lines += fmt::format(" {} calls/s in {} processes", show_rate(entry.calls_per_second()),
+                                 entry.counted->calls.size());
+        lines += "\n";
+    }
+    if (!lines.empty())
+        text += fmt::format("\n# native, by active share of {} stacks, then by calls per second\n",
+                            show_count(profile.stacks())) +
+                lines;
     return text;
 }
 
 std::string discovery_collapsed(const Discovery& discovery) {
     std::string text;
-    for (const auto& [stack, count] : discovery.profile.collapsed())
+    for (const auto& [stack, count] : discovery.stacks.profile.collapsed())
         text += fmt::format("{} {}\n", stack, count);
     return text;
 }

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: MIT
 // Samples a trees.py process and judges each stack by what its mode can have.
 //
-//   stack_check PID MODE SAMPLES
+//   stack_check PID MODE SAMPLES [running]
 //
-// Prints a line of JSON: samples, failed (reported as such by the reader), wrong, stacks (how many
-// different ones were seen), seconds, and the first wrong stack.
+// running: samples are taken by BPF of the threads that are on a CPU, as `discover` does; else read
+// from outside. Prints a line of JSON: samples, failed (reported as such by the reader), wrong,
+// stacks (how many different ones were seen), seconds, and the first wrong stack.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "engine/stack_sampler.h"
+#include "inspect/native_stack.h"
 #include "inspect/stack_reader.h"
 
 using speedbump::inspect::Frame;
@@ -101,48 +105,105 @@ std::string join(const Names& names) {
     return text;
 }
 
+class Judge {
+  public:
+    explicit Judge(std::string mode) : mode_(std::move(mode)) {}
+
+    // False when the reader could not tell the stack.
+    bool take(const ThreadStack& stack) {
+        if (stack.fault != StackFault::kFine) return false;
+        if (stack.frames.size() < 10) ++seen_[join(names_of(stack))];
+        if (is_right(mode_, stack)) return true;
+        ++wrong_;
+        if (first_wrong_.empty()) first_wrong_ = join(names_of(stack));
+        return true;
+    }
+    int report(long samples, long failed, double seconds) const {
+        std::printf(
+            "{\"samples\": %ld, \"failed\": %ld, \"wrong\": %ld, \"stacks\": %zu, "
+            "\"seconds\": %.2f, \"first_wrong\": \"%s\"}\n",
+            samples, failed, wrong_, seen_.size(), seconds, first_wrong_.c_str());
+        if (std::getenv("STACK_CHECK_SHOW") != nullptr)
+            for (const auto& [stack, count] : seen_)
+                std::printf("%8ld %s\n", count, stack.substr(0, 200).c_str());
+        return wrong_ == 0 ? 0 : 1;
+    }
+
+  private:
+    std::string mode_;
+    long wrong_ = 0;
+    std::map<std::string, long> seen_;
+    std::string first_wrong_;
+};
+
+int fail(const std::string& message) {
+    std::fprintf(stderr, "%s\n", message.c_str());
+    return 2;
+}
+
+int judge_running(pid_t pid, StackReader& reader, std::chrono::microseconds period, long wanted,
+                  Judge& judge) {
+    using speedbump::engine::RunningThread;
+    auto sampler = speedbump::engine::StackSampler::open(period);
+    if (!sampler) return fail(sampler.error().message);
+    auto unwinder = speedbump::inspect::NativeUnwinder::open(pid);
+    if (!unwinder) return fail(unwinder.error().message);
+    const sb_python_layout layout = reader.bpf_layout();
+    long samples = 0;
+    long failed = 0;
+    std::vector<ThreadStack> pending;
+    const auto start = std::chrono::steady_clock::now();
+    const std::function<void(const RunningThread&)> take = [&](const RunningThread& running) {
+        ++samples;
+        const auto native = unwinder->unwind(running.head.registers, running.stack);
+        const ThreadStack stack =
+            reader.interpret(static_cast<pid_t>(running.head.tid), running.frames, native.loop_pc);
+        if (running.head.python_fault != SB_PYTHON_FINE)
+            ++failed;
+        else if (stack.fault == StackFault::kFine && !reader.is_certain(stack.frames))
+            pending.push_back(stack);
+        else
+            failed += judge.take(stack) ? 0 : 1;
+    };
+    for (bool is_added = false; samples < wanted;) {
+        if (auto sampled = reader.list_threads(); !sampled) return fail(sampled.error().message);
+        (*sampler)->set_thread_states(pid, reader.thread_states());
+        if (!is_added) {
+            if (auto added = (*sampler)->add_process(pid, &layout); !added)
+                return fail(added.error().message);
+            is_added = true;
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        (*sampler)->drain(take, std::chrono::milliseconds(100));
+    }
+    for (const ThreadStack& stack : pending)
+        failed += reader.is_certain(stack.frames) && judge.take(stack) ? 0 : 1;
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    return judge.report(samples, failed + static_cast<long>((*sampler)->lost()), took.count());
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
-    if (argc != 4) return 2;
+    if (argc != 4 && argc != 5) return 2;
     const auto pid = static_cast<pid_t>(std::atoi(argv[1]));
     const std::string mode = argv[2];
     const long samples = std::atol(argv[3]);
     auto reader = StackReader::open(pid, {});
-    if (!reader) {
-        std::fprintf(stderr, "%s\n", reader.error().message.c_str());
-        return 1;
-    }
+    if (!reader) return fail(reader.error().message);
+    Judge judge(mode);
+    // Samples of 1,000 frames would not find room.
+    const std::chrono::microseconds period(mode == "recursion" ? 1000 : 100);
+    if (argc == 5) return judge_running(pid, *reader, period, samples, judge);
     long failed = 0;
-    long wrong = 0;
-    std::map<std::string, long> seen;
-    std::string first_wrong;
     const auto start = std::chrono::steady_clock::now();
     for (long i = 0; i < samples; ++i) {
-        if (auto sampled = reader->sample(); !sampled) {
-            std::fprintf(stderr, "%s\n", sampled.error().message.c_str());
-            return 1;
-        }
+        if (auto sampled = reader->sample(); !sampled) return fail(sampled.error().message);
         bool is_complete = true;
-        for (const ThreadStack* stack : reader->stacks()) {
-            if (stack->fault != StackFault::kFine) {
-                is_complete = false;
-                continue;
-            }
-            if (stack->frames.size() < 10) ++seen[join(names_of(*stack))];
-            if (is_right(mode, *stack)) continue;
-            ++wrong;
-            if (first_wrong.empty()) first_wrong = join(names_of(*stack));
-        }
+        for (const ThreadStack* stack : reader->stacks())
+            is_complete = judge.take(*stack) && is_complete;
         failed += is_complete ? 0 : 1;
     }
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    std::printf(
-        "{\"samples\": %ld, \"failed\": %ld, \"wrong\": %ld, \"stacks\": %zu, "
-        "\"seconds\": %.2f, \"first_wrong\": \"%s\"}\n",
-        samples, failed, wrong, seen.size(), took.count(), first_wrong.c_str());
-    if (std::getenv("STACK_CHECK_SHOW") != nullptr)
-        for (const auto& [stack, count] : seen)
-            std::printf("%8ld %s\n", count, stack.substr(0, 200).c_str());
-    return wrong == 0 ? 0 : 1;
+    return judge.report(samples, failed, took.count());
 }

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT
+#include "engine/stack_sampler.h"
+
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <linux/perf_event.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "stacks.skel.h"
+#include "util/clock.h"
+#include "util/fd.h"
+
+namespace speedbump::engine {
+
+namespace {
+
+struct SkeletonDeleter {
+    void operator()(stacks_bpf* skeleton) const { stacks_bpf__destroy(skeleton); }
+};
+struct LinkDeleter {
+    void operator()(bpf_link* link) const { bpf_link__destroy(link); }
+};
+using Link = std::unique_ptr<bpf_link, LinkDeleter>;
+struct RingDeleter {
+    void operator()(ring_buffer* ring) const { ring_buffer__free(ring); }
+};
+
+Fd open_clock(int cpu, std::chrono::nanoseconds period) {
+    perf_event_attr attributes{};
+    attributes.size = sizeof(attributes);
+    attributes.type = PERF_TYPE_SOFTWARE;
+    attributes.config = PERF_COUNT_SW_CPU_CLOCK;
+    attributes.sample_period = static_cast<uint64_t>(period.count());
+    return Fd(static_cast<int>(
+        syscall(SYS_perf_event_open, &attributes, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC)));
+}
+
+} // namespace
+
+struct StackSampler::Impl {
+    std::unique_ptr<stacks_bpf, SkeletonDeleter> skeleton;
+    std::vector<Link> clocks; // after the skeleton, so that links die first
+    std::map<pid_t, Link> iterators;
+    std::map<pid_t, std::set<pid_t>> python_threads; // those that the programs know
+    std::unique_ptr<ring_buffer, RingDeleter> ring;
+    const std::function<void(const RunningThread&)>* take = nullptr;
+    Clock::time_point drain_end{};
+
+    static int on_sample(void* self, void* data, size_t size);
+    Result<std::vector<sb_thread>> iterate(const bpf_link& link) const;
+    Result<Link> make_iterator(pid_t pid) const;
+};
+
+int StackSampler::Impl::on_sample(void* self, void* data, size_t size) {
+    const auto* head = static_cast<const sb_stack_sample*>(data);
+    if (size < sizeof(*head)) return 0;
+    const char* stack = reinterpret_cast<const char*>(head + 1); // NOLINT: abi.h
+    const size_t frames_bytes = size_t{head->python_frames} * sizeof(sb_python_frame);
+    if (sizeof(*head) + head->stack_bytes + frames_bytes > size) return 0;
+    // NOLINTNEXTLINE: abi.h; stack_bytes is a multiple of 8
+    const auto* frames = reinterpret_cast<const sb_python_frame*>(stack + head->stack_bytes);
+    auto* impl = static_cast<Impl*>(self);
+    (*impl->take)({*head, {stack, head->stack_bytes}, {frames, head->python_frames}});
+    return Clock::now() < impl->drain_end ? 0 : -EAGAIN; // which ends ring_buffer__consume()
+}
+
+Result<Link> StackSampler::Impl::make_iterator(pid_t pid) const {
+    bpf_iter_link_info info{};
+    info.task.pid = static_cast<uint32_t>(pid);
+    DECLARE_LIBBPF_OPTS(bpf_iter_attach_opts, options, .link_info = &info,
+                        .link_info_len = sizeof(info));
+    Link link(bpf_program__attach_iter(skeleton->progs.sb_threads, &options));
+    if (!link) return errno_error("attach the iterator of threads", errno);
+    return link;
+}
+
+Result<std::vector<sb_thread>> StackSampler::Impl::iterate(const bpf_link& link) const {
+    const Fd fd(bpf_iter_create(bpf_link__fd(&link)));
+    if (!fd.valid()) return errno_error("create the iterator of threads", errno);
+    std::vector<sb_thread> list(64);
+    size_t filled = 0; // bytes
+    for (;;) {
+        if (filled == list.size() * sizeof(sb_thread)) list.resize(list.size() * 2);
+        char* at = reinterpret_cast<char*>(list.data()) + filled; // NOLINT
+        const ssize_t got = read(fd.get(), at, list.size() * sizeof(sb_thread) - filled);
+        if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+        if (got < 0) return errno_error("read the iterator of threads", errno);
+        if (got == 0) break;
+        filled += static_cast<size_t>(got);
+    }
+    list.resize(filled / sizeof(sb_thread));
+    return list;
+}
+
+StackSampler::StackSampler(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+StackSampler::~StackSampler() = default;
+
+Result<std::unique_ptr<StackSampler>> StackSampler::open(std::chrono::nanoseconds period) {
+    auto impl = std::make_unique<Impl>();
+    impl->skeleton.reset(stacks_bpf__open());
+    if (!impl->skeleton) return errno_error("open the sampling programs", errno);
+    stacks_bpf* skeleton = impl->skeleton.get();
+    const int cpus = libbpf_num_possible_cpus();
+    if (cpus < 1) return errno_error("count the CPUs", -cpus);
+    bpf_map__set_max_entries(skeleton->maps.scratches, static_cast<uint32_t>(cpus));
+    if (const int error = stacks_bpf__load(skeleton); error != 0)
+        return errno_error("load the sampling programs", -error);
+    impl->ring.reset(ring_buffer__new(bpf_map__fd(skeleton->maps.samples), Impl::on_sample,
+                                      impl.get(), nullptr));
+    if (!impl->ring) return errno_error("open the ring buffer of samples", errno);
+    // It finds out how deep in PID namespaces this program is.
+    auto own = impl->make_iterator(getpid());
+    if (!own) return std::move(own).error();
+    if (auto seen = impl->iterate(**own); !seen) return std::move(seen).error();
+    for (int cpu = 0; cpu < cpus; ++cpu) {
+        Fd clock = open_clock(cpu, period);
+        if (!clock.valid() && errno == ENODEV) continue; // not online
+        if (!clock.valid()) return errno_error("open the clock of a CPU (perf_event_open)", errno);
+        bpf_link* link = bpf_program__attach_perf_event(skeleton->progs.sb_running, clock.get());
+        if (link == nullptr) return errno_error("attach to the clock of a CPU", errno);
+        (void)clock.release(); // the link's now
+        impl->clocks.emplace_back(link);
+    }
+    return std::unique_ptr<StackSampler>(new StackSampler(std::move(impl)));
+}
+
+Result<void> StackSampler::add_process(pid_t pid, const sb_python_layout* python) {
+    auto iterator = impl_->make_iterator(pid);
+    if (!iterator) return std::move(iterator).error();
+    impl_->iterators[pid] = std::move(*iterator);
+    const auto key = static_cast<uint32_t>(pid);
+    const sb_python_layout layout = python != nullptr ? *python : sb_python_layout{};
+    const int error =
+        bpf_map_update_elem(bpf_map__fd(impl_->skeleton->maps.processes), &key, &layout, BPF_ANY);
+    if (error != 0) return errno_error("add a process to the sampled ones", -error);
+    return {};
+}
+
+void StackSampler::remove_process(pid_t pid) {
+    const auto key = static_cast<uint32_t>(pid);
+    bpf_map_delete_elem(bpf_map__fd(impl_->skeleton->maps.processes), &key);
+    set_thread_states(pid, {});
+    impl_->iterators.erase(pid);
+}
+
+void StackSampler::set_thread_states(pid_t pid,
+                                     const std::vector<std::pair<pid_t, sb_thread_state>>& states) {
+    const int map = bpf_map__fd(impl_->skeleton->maps.thread_states);
+    std::set<pid_t> now;
+    for (const auto& [tid, state] : states) {
+        const auto key = static_cast<uint32_t>(tid);
+        bpf_map_update_elem(map, &key, &state, BPF_ANY);
+        now.insert(tid);
+    }
+    for (const pid_t tid : impl_->python_threads[pid]) {
+        const auto key = static_cast<uint32_t>(tid);
+        if (!now.contains(tid)) bpf_map_delete_elem(map, &key);
+    }
+    impl_->python_threads[pid] = std::move(now);
+}
+
+void StackSampler::drain(const std::function<void(const RunningThread&)>& take,
+                         std::chrono::nanoseconds limit) {
+    impl_->take = &take;
+    impl_->drain_end = Clock::now() + limit;
+    ring_buffer__consume(impl_->ring.get());
+    impl_->take = nullptr;
+}
+
+uint64_t StackSampler::lost() const {
+    return __atomic_load_n(&impl_->skeleton->bss->lost_samples, __ATOMIC_RELAXED);
+}
+
+Result<std::vector<sb_thread>> StackSampler::threads(pid_t pid) {
+    const auto iterator = impl_->iterators.find(pid);
+    if (iterator == impl_->iterators.end())
+        return make_error(ErrorKind::kNotFound, "process " + std::to_string(pid) + " has ended");
+    return impl_->iterate(*iterator->second);
+}
+
+} // namespace speedbump::engine

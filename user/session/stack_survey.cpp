@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: MIT
+#include "session/stack_survey.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "engine/stack_sampler.h"
+#include "inspect/native_stack.h"
+#include "inspect/stack_reader.h"
+#include "process/interpreter.h"
+#include "process/remote_elf.h"
+#include "util/clock.h"
+
+namespace speedbump::session {
+
+namespace {
+
+using inspect::Sampled;
+using inspect::StackFault;
+using inspect::ThreadStack;
+using inspect::WholeFrame;
+using std::chrono::nanoseconds;
+
+constexpr size_t kMostStackBytes = 256 * 1024; // of a thread that is off the CPUs
+constexpr int kTries = 3;                      // at a thread that won't keep still
+constexpr int kMostShare = 3;           // for a unit of time at work at least as many without
+constexpr size_t kMostPending = 10'000; // of a process
+constexpr auto kLongestDrain = std::chrono::milliseconds(200);
+constexpr auto kListAgain = std::chrono::seconds(1);
+
+struct Whole {
+    Sampled thread;
+    std::vector<WholeFrame> frames;
+    bool is_whole = true; // else one of the worlds, or some of the native callers, are missing
+};
+
+// What is known of a thread that is off the CPUs; it holds until it runs again.
+struct Settled {
+    uint64_t switches = 0;
+    Whole stack;
+};
+
+// What a thread last waited for a CPU with. The kernel knows how long it waited: to be found
+// waiting tells little, since this program may have taken its CPU just now.
+struct Waiting {
+    std::optional<Whole> stack;
+    uint64_t counted_ns = 0; // of its waiting
+};
+
+// A stack that counts once its Python frames are certain.
+struct Pending {
+    Whole stack;
+    std::vector<inspect::Frame> python;
+};
+
+struct Process {
+    pid_t pid = 0;
+    std::optional<inspect::StackReader> reader; // of a Python
+    std::optional<inspect::NativeUnwinder> unwinder;
+    std::map<pid_t, Settled> settled;
+    std::map<pid_t, Waiting> waiting;
+    std::vector<Pending> pending;
+    std::vector<std::pair<pid_t, sb_thread_state>> states; // that the sampler knows
+};
+
+double own_cpu_seconds() {
+    rusage usage{};
+    getrusage(RUSAGE_THREAD, &usage);
+    const auto seconds = [](const timeval& time) {
+        return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+    };
+    return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+class Surveyor {
+  public:
+    Surveyor(const StackSurveyOptions& options, const std::function<bool()>& interrupted)
+        : options_(options), interrupted_(interrupted), period_(1'000'000'000 / options.rate) {}
+
+    StackSurvey run();
+
+  private:
+    void list_processes();
+    bool open_process(pid_t pid);
+    bool look(Process& process, uint64_t times);
+    bool look_without_bpf(Process& process);
+    void tell_threads(Process& process);
+    void read_settled(Process& process, std::vector<sb_thread>& threads, uint64_t times);
+    void take(const engine::RunningThread& running);
+    static std::optional<Whole> combine(const Process& process, const Sampled& thread,
+                                        const inspect::NativeStack& native,
+                                        const std::vector<inspect::Frame>* python);
+    void count(const Whole& stack);
+    void count_certain(Process& process);
+    void count_waiting(Process& process, const sb_thread& thread);
+    void close(Process& process);
+    Sampled describe(const Process& process, pid_t tid, uint64_t times) const;
+
+    const StackSurveyOptions& options_;
+    const std::function<bool()>& interrupted_;
+    const nanoseconds period_;
+    std::unique_ptr<engine::StackSampler> sampler_;
+    std::map<pid_t, Process> processes_;
+    std::vector<pid_t> refused_; // once told, not again
+    std::vector<char> stack_;
+    StackSurvey result_;
+};
+
+// Tells the sampler which threads run Python.
+void Surveyor::tell_threads(Process& process) {
+    auto states = process.reader->thread_states();
+    const auto is_same = [](const auto& a, const auto& b) {
+        return a.first == b.first && a.second.address == b.second.address &&
+               a.second.gil == b.second.gil;
+    };
+    if (std::equal(states.begin(), states.end(), process.states.begin(), process.states.end(),
+                   is_same))
+        return;
+    sampler_->set_thread_states(process.pid, states);
+    process.states = std::move(states);
+}
+
+bool Surveyor::open_process(pid_t pid) {
+    Process process;
+    process.pid = pid;
+    const auto interpreters = process::find_interpreters(pid);
+    if (!interpreters && interpreters.error().kind == ErrorKind::kNotFound) return false;
+    const bool is_python = !interpreters || !interpreters->empty();
+    if (options_.with_python && is_python) {
+        auto reader = inspect::StackReader::open(pid, {});
+        if (!reader && reader.error().kind == ErrorKind::kNotFound) return false;
+        if (reader) {
+            result_.interpreters.push_back("process " + std::to_string(pid) + ": " +
+                                           reader->interpreter().describe());
+            process.reader = std::move(*reader);
+        } else {
+            result_.notes.push_back(reader.error().message);
+        }
+    }
+    if (sampler_) {
+        auto unwinder = inspect::NativeUnwinder::open(pid);
+        if (unwinder)
+            process.unwinder = std::move(*unwinder);
+        else
+            result_.notes.push_back(unwinder.error().message);
+        if (process.reader) {
+            (void)process.reader->list_threads();
+            tell_threads(process);
+        }
+        const auto layout =
+            process.reader ? std::optional(process.reader->bpf_layout()) : std::nullopt;
+        if (auto added = sampler_->add_process(pid, layout ? &*layout : nullptr); !added) {
+            result_.notes.push_back("process " + std::to_string(pid) + ": " +
+                                    added.error().message);
+            return false;
+        }
+    }
+    if (!process.reader && !process.unwinder) return false;
+    processes_.insert_or_assign(pid, std::move(process));
+    return true;
+}
+
+void Surveyor::list_processes() {
+    for (const pid_t pid : options_.list()) {
+        if (processes_.contains(pid)) continue;
+        if (std::find(refused_.begin(), refused_.end(), pid) != refused_.end()) continue;
+        if (!open_process(pid)) refused_.push_back(pid);
+    }
+}
+
+Sampled Surveyor::describe(const Process& process, pid_t tid, uint64_t times) const {
+    Sampled thread;
+    thread.pid = process.pid;
+    thread.tid = tid;
+    thread.knows_qualified_names = !process.reader || process.reader->interpreter().minor >= 11;
+    thread.times = times;
+    return thread;
+}
+
+// `python`: nullptr when the thread runs none that is known; nothing when it runs some all the
+// same.
+std::optional<Whole> Surveyor::combine(const Process& process, const Sampled& thread,
+                                       const inspect::NativeStack& native,
+                                       const std::vector<inspect::Frame>* python) {
+    static const std::vector<inspect::Frame> kNone;
+    const bool has_loop =
+        std::any_of(native.frames.begin(), native.frames.end(),
+                    [](const auto& frame) { return frame.function->runs_python; });
+    if (process.reader && python == nullptr && has_loop) return std::nullopt;
+    if (python == nullptr) python = &kNone;
+    if (auto merged = inspect::merge(native, *python)) return Whole{thread, *merged, true};
+    // One of them, then: each is right by itself.
+    Whole stack{thread, {}, false};
+    for (const inspect::Frame& frame : *python) stack.frames.push_back({frame.function, nullptr});
+    if (python->empty())
+        for (const inspect::NativeStack::Frame& frame : native.frames)
+            stack.frames.push_back({nullptr, frame.function});
+    return stack;
+}
+
+void Surveyor::count(const Whole& stack) {
+    if (!stack.is_whole) result_.profile.add_unmerged(stack.thread.times);
+    result_.profile.add(stack.thread, stack.frames);
+}
+
+void Surveyor::count_certain(Process& process) {
+    std::erase_if(process.pending, [&](const Pending& one) {
+        if (!process.reader->is_certain(one.python)) return false;
+        count(one.stack);
+        return true;
+    });
+    if (process.pending.size() <= kMostPending) return;
+    result_.profile.add_failed(process.pending.size());
+    process.pending.clear();
+}
+
+// Whole periods that the thread has waited for a CPU since they were last counted.
+void Surveyor::count_waiting(Process& process, const sb_thread& thread) {
+    auto [entry, is_new] = process.waiting.try_emplace(static_cast<pid_t>(thread.tid));
+    Waiting& waiting = entry->second;
+    if (is_new) waiting.counted_ns = thread.waited_ns;
+    const auto period_ns = static_cast<uint64_t>(period_.count());
+    const uint64_t periods = (thread.waited_ns - waiting.counted_ns) / period_ns;
+    if (periods == 0 || !waiting.stack) return;
+    waiting.counted_ns += periods * period_ns;
+    waiting.stack->thread.times = periods;
+    count(*waiting.stack);
+}
+
+// Its last samples.
+void Surveyor::close(Process& process) {
+    if (process.reader) count_certain(process);
+    result_.profile.add_failed(process.pending.size());
+    if (sampler_) sampler_->remove_process(process.pid);
+}
+
+// Threads that have run since the last tick and are off the CPUs now. What is read of one is of one
+// moment when it has not been on a CPU meanwhile. Leaves those that did not keep still.
+void Surveyor::read_settled(Process& process, std::vector<sb_thread>& threads, uint64_t times) {
+    const process::RemoteMemory memory(process.pid);
+    std::map<pid_t, inspect::NativeStack> natives;
+    std::map<pid_t, std::optional<ThreadStack>> python;
+    for (const sb_thread& thread : threads) {
+        stack_.resize(kMostStackBytes);
+        const size_t size = memory.read_some(
+            inspect::NativeUnwinder::stack_pointer(thread.registers), stack_.data(), stack_.size());
+        const auto tid = static_cast<pid_t>(thread.tid);
+        if (process.unwinder)
+            natives[tid] = process.unwinder->unwind(thread.registers, {stack_.data(), size});
+        if (process.reader) python[tid] = process.reader->read_still(tid, natives[tid].loop_pc);
+    }
+    const auto again = sampler_->threads(process.pid);
+    if (!again) return;
+    std::map<uint32_t, const sb_thread*> now;
+    for (const sb_thread& thread : *again) now[thread.tid] = &thread;
+    std::erase_if(threads, [&](const sb_thread& before) {
+        const auto after = now.find(before.tid);
+        if (after == now.end() || after->second->ended) return true; // it is gone
+        if (after->second->on_cpu != 0 || after->second->switches != before.switches) return false;
+        const auto tid = static_cast<pid_t>(before.tid);
+        const std::optional<ThreadStack>& stack = python[tid];
+        if (stack && stack->fault != StackFault::kFine) return false;
+        if (stack && !process.reader->is_certain(stack->frames)) return false;
+        Sampled thread = describe(process, tid, times);
+        thread.active = before.runnable != 0;
+        thread.holds_gil = process.reader && process.reader->holds_gil(tid);
+        auto whole = combine(process, thread, natives[tid], stack ? &stack->frames : nullptr);
+        if (!whole) return false;
+        if (before.runnable != 0) {
+            process.waiting[tid].stack = std::move(*whole);
+            return true;
+        }
+        count(*whole);
+        process.settled[tid] = {before.switches, std::move(*whole)};
+        return true;
+    });
+}
+
+// One tick of a process; false when it is gone or runs another program now.
+bool Surveyor::look(Process& process, uint64_t times) {
+    std::vector<sb_thread> moving;
+    for (int tries = 0; tries < kTries; ++tries) {
+        const auto threads = sampler_->threads(process.pid);
+        if (!threads) return false;
+        std::vector<sb_thread> todo;
+        size_t alive = 0;
+        for (const sb_thread& thread : *threads) {
+            if (thread.ended != 0) continue;
+            ++alive;
+            const auto tid = static_cast<pid_t>(thread.tid);
+            const bool is_left = std::any_of(moving.begin(), moving.end(), [&](const auto& one) {
+                return one.tid == thread.tid;
+            });
+            if (tries > 0 && !is_left) continue;
+            if (tries == 0) count_waiting(process, thread);
+            const auto settled = process.settled.find(tid);
+            if (thread.on_cpu != 0) {
+                if (settled != process.settled.end()) process.settled.erase(settled);
+            } else if (tries == 0 && settled != process.settled.end() &&
+                       settled->second.switches == thread.switches) {
+                settled->second.stack.thread.times = times;
+                count(settled->second.stack);
+            } else {
+                todo.push_back(thread);
+            }
+        }
+        if (alive == 0) return false;
+        if (process.reader) {
+            const auto listed = process.reader->list_threads();
+            if (!listed && listed.error().kind == ErrorKind::kNotFound) return false;
+            tell_threads(process);
+        }
+        moving = std::move(todo);
+        if (!moving.empty()) read_settled(process, moving, times);
+        if (moving.empty()) return true;
+    }
+    result_.profile.add_failed(times * moving.size());
+    return true;
+}
+
+bool Surveyor::look_without_bpf(Process& process) {
+    const auto sampled = process.reader->sample();
+    if (sampled) result_.profile.add(process.pid, *process.reader);
+    return sampled || sampled.error().kind != ErrorKind::kNotFound;
+}
+
+// A thread that a CPU's clock found running.
+void Surveyor::take(const engine::RunningThread& running) {
+    const auto found = processes_.find(static_cast<pid_t>(running.head.pid));
+    if (found == processes_.end()) return;
+    Process& process = found->second;
+    Sampled thread = describe(process, static_cast<pid_t>(running.head.tid), 1);
+    thread.active = true;
+    thread.holds_gil = running.head.holds_gil != 0;
+    inspect::NativeStack native;
+    if (process.unwinder) native = process.unwinder->unwind(running.head.registers, running.stack);
+    std::optional<ThreadStack> python;
+    bool was_read = running.head.python_fault == SB_PYTHON_NONE;
+    if (running.head.python_fault == SB_PYTHON_FINE && process.reader) {
+        python = process.reader->interpret(thread.tid, running.frames, native.loop_pc);
+        was_read = python->fault == StackFault::kFine;
+    }
+    auto whole = was_read ? combine(process, thread, native, python ? &python->frames : nullptr)
+                          : std::nullopt;
+    if (!whole)
+        result_.profile.add_failed(1);
+    else if (python && !process.reader->is_certain(python->frames))
+        process.pending.push_back({std::move(*whole), std::move(python->frames)});
+    else
+        count(*whole);
+}
+
+StackSurvey Surveyor::run() {
+    const Clock::time_point start = Clock::now();
+    const Clock::time_point end = start + options_.duration;
+    const double cpu_before = own_cpu_seconds();
+    if (options_.with_native) {
+        auto opened = engine::StackSampler::open(period_);
+        if (opened)
+            sampler_ = std::move(*opened);
+        else
+            result_.notes.push_back("native stacks: " + opened.error().message);
+    }
+    list_processes();
+    const std::function<void(const engine::RunningThread&)> taker =
+        [this](const engine::RunningThread& running) { take(running); };
+    Clock::time_point last = Clock::now() - period_;
+    Clock::time_point next = Clock::now();
+    Clock::time_point next_list = Clock::now() + kListAgain;
+    while (next < end && !processes_.empty() && !interrupted_()) {
+        std::this_thread::sleep_until(next);
+        const Clock::time_point now = Clock::now();
+        // A late tick stands for all that were left out.
+        const auto times =
+            static_cast<uint64_t>(std::max<int64_t>(1, (now - last + period_ / 2) / period_));
+        last = now;
+        std::vector<pid_t> gone;
+        for (auto& [pid, process] : processes_)
+            if (!(sampler_ ? look(process, times) : look_without_bpf(process))) gone.push_back(pid);
+        if (sampler_) sampler_->drain(taker, kLongestDrain);
+        for (const pid_t pid : gone) {
+            close(processes_.at(pid));
+            processes_.erase(pid);
+        }
+        if (now > next_list || processes_.empty()) {
+            for (auto& [pid, process] : processes_)
+                if (process.reader) count_certain(process);
+            list_processes();
+            next_list = Clock::now() + kListAgain;
+        }
+        const nanoseconds spent = Clock::now() - now;
+        next = std::max(next + period_, Clock::now() + kMostShare * spent);
+    }
+    for (auto& [pid, process] : processes_) close(process);
+    if (sampler_) result_.profile.add_failed(sampler_->lost());
+    const std::chrono::duration<double> took = Clock::now() - start;
+    result_.own_cpu = (own_cpu_seconds() - cpu_before) / took.count();
+    return std::move(result_);
+}
+
+} // namespace
+
+StackSurvey survey_stacks(const StackSurveyOptions& options,
+                          const std::function<bool()>& interrupted) {
+    return Surveyor(options, interrupted).run();
+}
+
+} // namespace speedbump::session
