@@ -63,6 +63,11 @@ struct css_set {
 	struct cgroup *dfl_cgrp;
 };
 
+struct uprobe_task {
+	unsigned long xol_vaddr;
+	unsigned long vaddr;
+};
+
 struct sched_info {
 	unsigned long long run_delay;
 };
@@ -84,6 +89,7 @@ struct task_struct {
 	unsigned long nvcsw;
 	unsigned long nivcsw;
 	struct sched_info sched_info;
+	struct uprobe_task *utask;
 };
 
 struct pt_regs {

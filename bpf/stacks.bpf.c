@@ -10,6 +10,12 @@
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 #define SB_PAGE 4096u
+#define SB_XOL_SLOT 128u /* bytes (kernel/events/uprobes.c: UPROBE_XOL_SLOT_BYTES) */
+#if defined(__TARGET_ARCH_arm64)
+#define SB_IP 32 /* which of the registers is the instruction pointer */
+#else
+#define SB_IP 16
+#endif
 #define SB_TAG_BITS 7ULL /* of a _PyStackRef (3.14, free-threaded) */
 
 __u32 loader_level;    /* depth of the loader's PID namespace; the iterator finds out */
@@ -71,6 +77,19 @@ static __always_inline int sb_read_u32(__u32 *value, __u64 address)
 static __always_inline int sb_read_u8(__u8 *value, __u64 address)
 {
 	return bpf_probe_read_user(value, sizeof(*value), (void *)address);
+}
+
+/*
+ * The kernel lets a probed instruction run at another place, of which no unwind table knows. Before
+ * and behind it the thread is where it would be without the probe.
+ */
+static __always_inline void sb_leave_xol(struct task_struct *task, __u64 *registers)
+{
+	struct uprobe_task *utask = BPF_CORE_READ(task, utask);
+	__u64 slot = utask ? BPF_CORE_READ(utask, xol_vaddr) : 0;
+
+	if (slot && registers[SB_IP] - slot < SB_XOL_SLOT)
+		registers[SB_IP] += BPF_CORE_READ(utask, vaddr) - slot;
 }
 
 /* How much of the stack of the current thread was copied. */
@@ -239,6 +258,7 @@ int sb_running(void *ctx)
 	sample->tid = sb_pid_at_level(task, loader_level);
 	registers = (struct pt_regs *)bpf_task_pt_regs(task);
 	bpf_probe_read_kernel(sample->registers, sizeof(sample->registers), registers);
+	sb_leave_xol(task, sample->registers);
 	stack = BPF_CORE_READ(registers, sp);
 	sample->stack_bytes = sb_copy_stack(scratch, stack) & ~7u;
 	walk.offset = sample->stack_bytes;
@@ -282,9 +302,11 @@ int sb_threads(struct bpf_iter__task *ctx)
 	thread.runnable = task->__state == 0;
 	thread.ended = !!(task->flags & PF_EXITING);
 	thread.tid = sb_pid_at_level(task, loader_level);
-	if (!thread.ended)
+	if (!thread.ended) {
 		bpf_probe_read_kernel(thread.registers, sizeof(thread.registers),
 				      (void *)bpf_task_pt_regs(task));
+		sb_leave_xol(task, thread.registers);
+	}
 	bpf_seq_write(ctx->meta->seq, &thread, sizeof(thread));
 	return 0;
 }

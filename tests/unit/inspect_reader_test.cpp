@@ -51,6 +51,16 @@ TEST_P(EachVersion, FramesInACircle) {
     EXPECT_EQ(only_stack(opened.reader).fault, StackFault::kCircle);
 }
 
+TEST_P(EachVersion, FramesAtTheEndOfTheNumbers) {
+    Opened opened = open(GetParam());
+    StackImage& image = *opened.image;
+    (void)only_stack(opened.reader); // so that it has regions to look in
+    for (const uint64_t back : {1, 16, 100, 4096}) {
+        image.put(image.main_frame + image.layout.frame_previous, ~uint64_t{0} - back);
+        EXPECT_EQ(only_stack(opened.reader).fault, StackFault::kUnreadable);
+    }
+}
+
 TEST_P(EachVersion, FramesThatAreNotThere) {
     Opened opened = open(GetParam());
     StackImage& image = *opened.image;

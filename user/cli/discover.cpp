@@ -91,8 +91,9 @@ Result<int> discover(const DiscoverArguments& arguments) {
     });
     Result<session::Survey> survey = session::Survey{};
     if (!arguments.no_native)
-        survey = session::survey_native({discovery.pids, duration, arguments.budget / 100}, *lines,
-                                        interrupted);
+        survey = session::survey_native(
+            {discovery.pids, duration, arguments.budget / 100, !arguments.native.empty()}, *lines,
+            interrupted);
     sampler.join();
     if (!survey && discovery.stacks.profile.stacks() == 0) return std::move(survey).error();
     if (!survey)

@@ -39,6 +39,7 @@ constexpr uint64_t kMaxNotes = 1u << 20;
 class FileSource : public Source {
   public:
     FileSource(Fd fd, uint64_t size) : fd_(std::move(fd)), size_(size) {}
+    int descriptor() const override { return fd_.get(); }
     uint64_t size() const override { return size_; }
     bool read(uint64_t offset, void* to, size_t size) const override {
         auto* at = static_cast<unsigned char*>(to);

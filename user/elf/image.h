@@ -23,6 +23,7 @@ class Source {
     virtual uint64_t size() const = 0;
     // False when not all of the bytes could be read. Safe from several threads.
     virtual bool read(uint64_t offset, void* to, size_t size) const = 0;
+    virtual int descriptor() const { return -1; } // of the file; -1: it is none
 };
 
 // A regular file; the Fd is owned. kInvalid for everything else than a regular file.

@@ -27,6 +27,7 @@ constexpr size_t kMostPaths = 1 << 22;
 constexpr uint64_t kNear = 2048;          // frames nearer than this are read in one piece
 constexpr uint64_t kMostRegion = 1 << 20; // bytes
 constexpr uint64_t kPageSize = 4096;
+constexpr uint64_t kMostAddress = uint64_t{1} << 57; // of a program (5-level page tables)
 constexpr int kLeastTries = 16;
 constexpr int kListTries = 16;
 constexpr int kProof = 4;                   // tries in a row that give the same new path prove it,
@@ -108,7 +109,10 @@ std::optional<uint64_t> locate(const Thread& thread, uint64_t address, uint64_t 
     for (size_t i = 0; i < thread.regions.size(); ++i) {
         const size_t at = (hint + i) % thread.regions.size();
         const Region& region = thread.regions[at];
-        if (address < region.low || address + bytes > region.low + region.size) continue;
+        // Written so that no sum can pass the end of the numbers: `address` is the target's.
+        if (address < region.low || region.size < bytes ||
+            address - region.low > region.size - bytes)
+            continue;
         hint = at;
         return region.offset + (address - region.low);
     }
@@ -467,6 +471,7 @@ bool StackReader::Impl::is_unchanged(const char* again) const {
 }
 
 void StackReader::Impl::cover(Thread& thread, uint64_t address) const {
+    if (address > kMostAddress) return;
     const uint64_t end = address + frame_bytes_;
     for (Region& region : thread.regions) {
         const uint64_t low = std::min(region.low, address);

@@ -148,7 +148,19 @@ std::string native_table(const Discovery& discovery, const Style& style) {
     return table.render(style);
 }
 
-std::string survey_lines(const session::Survey& survey, bool verbose) {
+// "f, g, h and 2 more"
+std::string some_of(const std::set<std::string>& names) {
+    constexpr size_t kMost = 3;
+    std::string text;
+    size_t count = 0;
+    for (const std::string& name : names) {
+        if (count++ == kMost) return text + fmt::format(" and {} more", names.size() - kMost);
+        text += (text.empty() ? "" : ", ") + name;
+    }
+    return text;
+}
+
+std::string survey_lines(const session::Survey& survey, size_t top, bool verbose) {
     const auto never =
         std::count_if(survey.functions.begin(), survey.functions.end(),
                       [](const SurveyedFunction& function) { return function.calls.empty(); });
@@ -162,8 +174,19 @@ std::string survey_lines(const session::Survey& survey, bool verbose) {
             "--native GLOB\n",
             show_count(survey.not_watched));
     for (const std::string& line : survey.unmatched)
-        text += fmt::format("no function in a symbol table (inlined everywhere, or stripped): {}\n",
-                            printable(line));
+        text += fmt::format("no function in a symbol table: {}\n", printable(line));
+    std::vector<const session::Survey::Inlined*> inlined;
+    for (const session::Survey::Inlined& one : survey.inlined) inlined.push_back(&one);
+    std::stable_sort(inlined.begin(), inlined.end(), [](const auto* a, const auto* b) {
+        return a->function.places > b->function.places;
+    });
+    const size_t left_out = top != 0 && inlined.size() > top ? inlined.size() - top : 0;
+    inlined.resize(inlined.size() - left_out);
+    for (const session::Survey::Inlined* one : inlined)
+        text += printable(fmt::format("inlined, not counted there: {}:{} in {}", one->path,
+                                      one->function.name, some_of(one->function.callers))) +
+                "\n";
+    if (left_out > 0) text += fmt::format("inlined, too: {} more\n", show_count(left_out));
     if (verbose)
         for (const SurveyedFunction& function : survey.functions)
             if (function.calls.empty())
@@ -183,7 +206,7 @@ std::string discovery_text(const Discovery& discovery, const Style& style, bool 
     if (discovery.stacks.profile.python_stacks() > 0) text += "\n" + python_table(discovery, style);
     if (discovery.survey || discovery.stacks.profile.native_stacks() > 0)
         text += "\n" + native_table(discovery, style);
-    if (discovery.survey) text += "\n" + survey_lines(*discovery.survey, verbose);
+    if (discovery.survey) text += "\n" + survey_lines(*discovery.survey, discovery.top, verbose);
     for (const std::string& note : discovery.stacks.notes) text += printable(note) + "\n";
     for (const std::string& note : discovery.notes) text += printable(note) + "\n";
     return text;
@@ -243,11 +266,18 @@ std::string discovery_json(const Context& context, const Discovery& discovery) {
         for (const SurveyedFunction& function : survey.functions)
             if (function.calls.empty())
                 never.push_back(function.match.path + ":" + function.match.name);
+        ordered_json inlined = ordered_json::array();
+        for (const session::Survey::Inlined& one : survey.inlined)
+            inlined.push_back({{"path", one.path},
+                               {"name", one.function.name},
+                               {"places", one.function.places},
+                               {"callers", one.function.callers}});
         document["native"].update({{"watched", survey.functions.size()},
                                    {"not_watched", survey.not_watched},
                                    {"refused", survey.refused},
                                    {"added_cpu", survey.added_cpu},
                                    {"never_called", std::move(never)},
+                                   {"inlined", std::move(inlined)},
                                    {"no_such_function", survey.unmatched}});
     }
     std::vector<std::string> notes = discovery.stacks.notes;

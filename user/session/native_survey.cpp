@@ -9,7 +9,11 @@
 
 #include "engine/bpf_engine.h"
 #include "engine/features.h"
+#include "process/maps.h"
+#include "process/remote_elf.h"
+#include "targets/matcher.h"
 #include "util/clock.h"
+#include "util/log.h"
 
 namespace speedbump::session {
 
@@ -24,6 +28,7 @@ constexpr size_t kMostFunctions = 65536; // SB_MAX_TARGETS
 constexpr milliseconds kShortestWatch(50);
 constexpr milliseconds kLook(2);
 constexpr milliseconds kLongEnough(500);
+constexpr milliseconds kInlinedLimit(5000); // for the debug information of a file
 
 // One survey under way.
 class Surveyor {
@@ -49,6 +54,7 @@ class Surveyor {
     double take_counts();
     Result<bool> watch(const std::vector<uint32_t>& batch, nanoseconds time);
     void watch_again();
+    void find_inlined(const targets::TargetsFile& file);
     bool is_over() const { return interrupted_() || Clock::now() >= end_; }
 
     const SurveyOptions& options_;
@@ -69,6 +75,47 @@ class Surveyor {
     double cost_ns_ = 0; // of all counting so far
 };
 
+// In each file that the processes map and a line names.
+void Surveyor::find_inlined(const targets::TargetsFile& file) {
+    std::set<process::FileKey> done;
+    for (const pid_t pid : options_.pids) {
+        const auto modules = process::load_modules(pid);
+        const auto mappings = process::read_maps(pid);
+        if (!modules || !mappings) continue; // it ended
+        for (const process::Mapping& mapping : *mappings) {
+            if (!mapping.executable || !done.insert({mapping.device, mapping.inode}).second)
+                continue;
+            targets::BinaryIdentity identity{mapping.path, "", false};
+            for (const process::RemoteModule& module : *modules)
+                if (module.contains_code(mapping.start)) {
+                    identity.soname = module.soname();
+                    identity.is_main_executable = module.is_executable();
+                }
+            std::vector<const targets::TargetLine*> lines;
+            for (const targets::TargetLine& line : file.lines)
+                if (targets::binary_matches(line.container, identity)) lines.push_back(&line);
+            const auto is_wanted = [&lines](const std::vector<std::string_view>& names) {
+                return std::any_of(lines.begin(), lines.end(), [&names](const auto* line) {
+                    return targets::symbol_matches(*line, {names, 0});
+                });
+            };
+            const auto fd =
+                lines.empty() ? Result<Fd>(Fd()) : process::open_mapped_file(pid, mapping);
+            if (lines.empty() || !fd) continue;
+            const elf::DebugSearch search{"/proc/" + std::to_string(pid) + "/root",
+                                          elf::DebugSearch{}.directories};
+            auto inlined =
+                elf::find_inlined(fd->get(), mapping.path, search, is_wanted, kInlinedLimit);
+            if (!inlined) {
+                log::warning(inlined.error().message);
+                continue;
+            }
+            for (elf::InlinedFunction& function : *inlined)
+                survey_.inlined.push_back({mapping.path, std::move(function)});
+        }
+    }
+}
+
 Result<void> Surveyor::prepare(const targets::TargetsFile& file) {
     if (auto rights = engine::require_attach_rights(features_); !rights) return rights;
     for (const pid_t pid : options_.pids) {
@@ -83,6 +130,7 @@ Result<void> Surveyor::prepare(const targets::TargetsFile& file) {
     }
     for (const size_t line : resolver_.unmatched_lines())
         survey_.unmatched.push_back(file.lines[line].original);
+    if (options_.find_inlined) find_inlined(file);
     if (functions_.size() > kMostFunctions) {
         survey_.not_watched = functions_.size() - kMostFunctions;
         functions_.resize(kMostFunctions);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "elf/inlined.h"
 #include "process/resolver.h"
 #include "targets/target.h"
 #include "util/result.h"
@@ -20,6 +21,7 @@ struct SurveyOptions {
     std::vector<pid_t> pids; // each alone, without descendants
     std::chrono::nanoseconds duration{0};
     double budget = 0.05; // of one CPU: what counting may cost on average
+    bool find_inlined = false; // that lines name; takes debug information and time
 };
 
 // How often a native function was called while it was watched.
@@ -46,7 +48,12 @@ struct Survey {
     std::chrono::nanoseconds duration{0};
     double added_cpu = 0; // of one CPU: calls counted times what a count costs on this host
     std::vector<process::Skipped> skipped;
-    std::vector<std::string> unmatched; // lines that name no function: inlined, or not there
+    std::vector<std::string> unmatched; // lines that name no function of a symbol table
+    struct Inlined {
+        std::string path;
+        elf::InlinedFunction function;
+    };
+    std::vector<Inlined> inlined; // that lines name: their calls are not counted there
 };
 
 // Counts the calls of the native functions that the lines of `file` select, in batches: many are
