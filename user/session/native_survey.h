@@ -20,7 +20,7 @@ namespace speedbump::session {
 struct SurveyOptions {
     std::vector<pid_t> pids; // each alone, without descendants
     std::chrono::nanoseconds duration{0};
-    double budget = 0.05; // of one CPU: what counting may cost on average
+    double budget = 0.05;      // of one CPU: what counting may cost on average
     bool find_inlined = false; // that lines name; takes debug information and time
 };
 
