@@ -76,7 +76,8 @@ struct Resolved {
 struct Region {
     uint64_t low = 0;
     uint64_t size = 0;
-    uint64_t offset = 0; // where it lies among the bytes of all regions
+    uint64_t offset = 0;  // where it lies among the bytes of all regions
+    uint64_t used_in = 0; // the thread's turn in which a frame lay in it
 };
 
 struct Thread {
@@ -95,25 +96,38 @@ struct Thread {
     std::vector<Code*> doubtful; // whose identity is read along
     std::vector<Resolved> resolved;
     unsigned wasteful = 0; // samples in a row that read much more than needed
+    uint64_t turn = 0;     // samples so far
 };
+
+void place_regions(Thread& thread) {
+    thread.region_bytes = 0;
+    for (Region& region : thread.regions) {
+        region.offset = thread.region_bytes;
+        thread.region_bytes += region.size;
+    }
+}
 
 struct InterpreterState {
     uint64_t address = 0;
     uint64_t gil = 0;
     size_t first_thread = 0; // in the list of all
+    // What is read of it and its lock: one piece when they lie near each other.
+    uint64_t low = 0;
+    uint64_t size = 0;
+    bool has_lock_in_it = false;
 };
 
 // Where the bytes of a frame lie among those of the regions. `hint`: the region of its callee.
-std::optional<uint64_t> locate(const Thread& thread, uint64_t address, uint64_t bytes,
-                               size_t& hint) {
+std::optional<uint64_t> locate(Thread& thread, uint64_t address, uint64_t bytes, size_t& hint) {
     for (size_t i = 0; i < thread.regions.size(); ++i) {
         const size_t at = (hint + i) % thread.regions.size();
-        const Region& region = thread.regions[at];
+        Region& region = thread.regions[at];
         // Written so that no sum can pass the end of the numbers: `address` is the target's.
         if (address < region.low || region.size < bytes ||
             address - region.low > region.size - bytes)
             continue;
         hint = at;
+        region.used_in = thread.turn;
         return region.offset + (address - region.low);
     }
     return std::nullopt;
@@ -258,7 +272,7 @@ class StackReader::Impl {
     bool gather();
     Outcome read_thread(Thread& thread, bool with_chain);
     Outcome try_thread(Thread& thread, bool with_chain, int tries);
-    bool parse(const Thread& thread, uint64_t innermost, const char* bytes, uint64_t* missing);
+    bool parse(Thread& thread, uint64_t innermost, const char* bytes, uint64_t* missing);
     bool is_unchanged(const char* again) const;
     void find_frames(Thread& thread, uint64_t address);
     void cover(Thread& thread, uint64_t address) const;
@@ -335,10 +349,21 @@ Result<void> StackReader::Impl::list_threads() {
         const auto next = source_->value<uint64_t>(*state + layout_.interpreter_next);
         auto thread = source_->value<uint64_t>(*state + layout_.interpreter_threads);
         if (!id || !next || !thread) return failure("an interpreter's state is not there");
-        InterpreterState interpreter{*state, 0, threads.size()};
+        InterpreterState interpreter;
+        interpreter.address = *state;
+        interpreter.first_thread = threads.size();
         interpreter.gil = layout_.minor <= 11
                               ? interpreter_.runtime_address + layout_.gil
                               : source_->value<uint64_t>(*state + layout_.gil).value_or(0);
+        const uint64_t low = *state + interpreter_low_;
+        const uint64_t lock = interpreter.gil + gil_low_;
+        interpreter.low = std::min(low, lock);
+        interpreter.size = std::max(low + interpreter_size_, lock + gil_size_) - interpreter.low;
+        interpreter.has_lock_in_it = interpreter.size <= kNear;
+        if (!interpreter.has_lock_in_it) {
+            interpreter.low = low;
+            interpreter.size = interpreter_size_;
+        }
         while (thread && *thread != 0) {
             if (!seen.insert(*thread).second || threads.size() >= kMostThreads)
                 return failure("its list of threads forms a circle");
@@ -378,8 +403,8 @@ bool StackReader::Impl::is_wanted(const Thread& thread) const {
 void StackReader::Impl::add_chain(const Thread* read_anyway) {
     wanted_.push_back(piece(interpreter_.runtime_address + layout_.runtime_head, 8));
     for (const InterpreterState& one : interpreters_) {
-        wanted_.push_back(piece(one.address + interpreter_low_, interpreter_size_));
-        wanted_.push_back(piece(one.gil + gil_low_, gil_size_));
+        wanted_.push_back(piece(one.low, one.size));
+        if (!one.has_lock_in_it) wanted_.push_back(piece(one.gil + gil_low_, gil_size_));
     }
     for (const auto& thread : threads_)
         if (thread.get() != read_anyway)
@@ -398,13 +423,14 @@ bool StackReader::Impl::chain_holds(const char* bytes, const Thread* read_anyway
     holders_.clear();
     for (const InterpreterState& one : interpreters_) {
         if (one.address != next_interpreter) return false;
-        next_interpreter = load_at<uint64_t>(bytes + layout_.interpreter_next - interpreter_low_);
-        heads_.push_back(load_at<uint64_t>(bytes + layout_.interpreter_threads - interpreter_low_));
-        bytes += interpreter_size_;
-        const auto holder = load_at<uint64_t>(bytes + layout_.gil_holder - gil_low_);
-        const bool is_locked = load_at<int32_t>(bytes + layout_.gil_locked - gil_low_) == 1;
-        bytes += gil_size_;
-        holders_.push_back(is_locked ? holder : 0);
+        const char* state = bytes + (one.address - one.low);
+        const char* lock =
+            one.has_lock_in_it ? bytes + (one.gil - one.low) : bytes + (one.size - gil_low_);
+        bytes += one.size + (one.has_lock_in_it ? 0 : gil_size_);
+        next_interpreter = load_at<uint64_t>(state + layout_.interpreter_next);
+        heads_.push_back(load_at<uint64_t>(state + layout_.interpreter_threads));
+        const bool is_locked = load_at<int32_t>(lock + layout_.gil_locked) == 1;
+        holders_.push_back(is_locked ? load_at<uint64_t>(lock + layout_.gil_holder) : 0);
     }
     if (next_interpreter != 0) return false;
     size_t interpreter = 0;
@@ -441,7 +467,7 @@ bool StackReader::Impl::check_chain() {
 
 // Follows the frames through the first copy of the regions into raw_. False: the frame at
 // `missing` lies in none of them (0: they form a circle).
-bool StackReader::Impl::parse(const Thread& thread, uint64_t innermost, const char* bytes,
+bool StackReader::Impl::parse(Thread& thread, uint64_t innermost, const char* bytes,
                               uint64_t* missing) {
     raw_.clear();
     size_t hint = 0;
@@ -483,7 +509,7 @@ void StackReader::Impl::cover(Thread& thread, uint64_t address) const {
         region.size = high - low;
         return;
     }
-    thread.regions.push_back({address, frame_bytes_, 0});
+    thread.regions.push_back({address, frame_bytes_, 0, thread.turn});
 }
 
 // Looks for the frames from `address` on, to be read with the next try.
@@ -495,18 +521,18 @@ void StackReader::Impl::find_frames(Thread& thread, uint64_t address) {
         cover(thread, address);
         address = parse_frame(layout_, bytes.data()).previous;
     }
-    uint64_t offset = 0;
-    for (Region& region : thread.regions) {
-        region.offset = offset;
-        offset += region.size;
-    }
-    thread.region_bytes = offset;
+    place_regions(thread);
 }
 
 // Frames that are long gone need not be read for ever.
 void StackReader::Impl::drop_waste(Thread& thread) const {
     constexpr unsigned kPatience = 64;
     constexpr uint64_t kUsualFrame = 160;
+    ++thread.turn;
+    // Each piece costs the kernel some 0.25 us, however short: a region for a frame that was once
+    // seen (a generator's, or a left-over one) must not stay for ever.
+    const auto is_unused = [&](const Region& one) { return one.used_in + kPatience < thread.turn; };
+    if (std::erase_if(thread.regions, is_unused) > 0) place_regions(thread);
     if (thread.region_bytes <= 4 * kUsualFrame * raw_.size() + 2 * kNear) {
         thread.wasteful = 0;
     } else if (++thread.wasteful > kPatience) {
