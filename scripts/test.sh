@@ -13,14 +13,14 @@ cd "$(dirname "$0")/.."
 # number when tests are added.
 declare -A expected=(
     [check]=8
-    [unit]=23
+    [unit]=24
     [runtime]=29
     [python]=7
     [kmod]=9
     [vm]=8
     [fuzz]=3
-    [asan]=22
-    [tsan]=22
+    [asan]=23
+    [tsan]=23
 )
 # vm is a part of kmod
 order=(check unit runtime python kmod fuzz asan tsan)

@@ -230,7 +230,7 @@ def test_one_picture_of_both_worlds() -> None:
 
         def look() -> None:
             found = discover(
-                process.pid, "--for", "3s", "--top", "0", "--native", "libz.so*:adler32*",
+                process.pid, "--for", "2s", "--top", "0", "--native", "libz.so*:adler32*",
                 "--collapsed", str(collapsed),
             )  # fmt: skip
             stacks = found["stacks"]

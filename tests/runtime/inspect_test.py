@@ -54,7 +54,7 @@ def test_no_stack_of_a_running_thread_is_wrong() -> None:
     for python in pythons.find():
         for mode in MODES:
             process = python.start(TREES, mode)
-            samples = 500 if mode == "recursion" else 5000
+            samples = 300 if mode == "recursion" else 2500
             done = subprocess.run(
                 [STACK_CHECK, str(process.pid), mode, str(samples), "running"],
                 capture_output=True, text=True, timeout=120,

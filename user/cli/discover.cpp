@@ -13,6 +13,7 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/signals.h"
+#include "engine/features.h"
 #include "report/discovery.h"
 #include "session/native_survey.h"
 #include "session/stack_survey.h"
@@ -84,7 +85,8 @@ Result<int> discover(const DiscoverArguments& arguments) {
     sampling.duration = duration;
     sampling.rate = arguments.rate;
     sampling.with_python = !arguments.no_python;
-    sampling.with_native = !arguments.no_native;
+    sampling.with_native =
+        !arguments.no_native && engine::require_attach_rights(engine::probe_features());
     std::thread sampler([&] {
         if (sampling.with_python || sampling.with_native)
             discovery.stacks = session::survey_stacks(sampling, interrupted);

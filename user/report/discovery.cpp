@@ -203,11 +203,15 @@ std::string discovery_text(const Discovery& discovery, const Style& style, bool 
     for (const std::string& interpreter : discovery.stacks.interpreters)
         text += printable(interpreter) + "\n";
     text += stacks_line(discovery);
-    if (discovery.stacks.profile.python_stacks() > 0) text += "\n" + python_table(discovery, style);
-    if (discovery.survey || discovery.stacks.profile.native_stacks() > 0)
-        text += "\n" + native_table(discovery, style);
+    if (!ranked_python(discovery).empty()) text += "\n" + python_table(discovery, style);
+    if (!ranked_native(discovery).empty()) text += "\n" + native_table(discovery, style);
     if (discovery.survey) text += "\n" + survey_lines(*discovery.survey, discovery.top, verbose);
-    for (const std::string& note : discovery.stacks.notes) text += printable(note) + "\n";
+    constexpr size_t kMostNotes = 5; // a tree may have many processes of other users
+    const std::vector<std::string>& notes = discovery.stacks.notes;
+    for (size_t i = 0; i < std::min(notes.size(), kMostNotes); ++i)
+        text += printable(notes[i]) + "\n";
+    if (notes.size() > kMostNotes)
+        text += fmt::format("and {} more like these\n", notes.size() - kMostNotes);
     for (const std::string& note : discovery.notes) text += printable(note) + "\n";
     return text;
 }

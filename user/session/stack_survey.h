@@ -19,7 +19,7 @@ struct StackSurveyOptions {
     std::chrono::nanoseconds duration{0};
     unsigned rate = 100; // samples of each thread and second
     bool with_python = true;
-    bool with_native = true;
+    bool with_native = true; // needs the rights for BPF
 };
 
 struct StackSurvey {
@@ -32,7 +32,7 @@ struct StackSurvey {
 // Samples the whole stacks of all threads, native and Python, until the time is over, all processes
 // have ended, or `interrupted`. A thread on a CPU is sampled by that CPU's clock; the others are
 // read while they are off the CPUs, and once only as long as they stay there. Without the rights
-// for BPF Python stacks alone are read, from outside (notes say so). Nothing is stopped or written
+// for BPF Python stacks alone are read, from outside. Nothing is stopped or written
 // to. docs/decisions/0008-whole-stacks.md.
 StackSurvey survey_stacks(const StackSurveyOptions& options,
                           const std::function<bool()>& interrupted);
