@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 import time
 
 from harness import (
@@ -72,6 +73,36 @@ def test_calibrate_measures_each_engine() -> None:
             expect_ratio(longest["measured_ns"], longest["requested_ns"], 0.9, 3, str(row))
 
     repeat(3, measure)
+
+
+def test_stacks_of_both_worlds() -> None:
+    only("bpf")
+    code = (
+        "def spin():\n    while True: sorted(range(100), key=str)\n"
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,)).start()\n"
+        "print('ready', flush=True)\nspin()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        collapsed = pathlib.Path("/tmp/collapsed")
+        done = Run(
+            "discover", "--pid", str(process.pid), "--for", "5s", "--native", "libz.so*:deflate",
+            "--top", "0", "--json", "--collapsed", str(collapsed),
+        )  # fmt: skip
+        assert done.status == 0, done
+        found = done.final()
+        stacks = found["stacks"]
+        assert stacks["all"] > 50, found
+        assert stacks["not_whole"] + stacks["failed"] < 0.1 * stacks["all"], stacks
+        (spin,) = [f for f in found["python"]["functions"] if f["function"] == "spin"]
+        assert 0.3 * stacks["all"] < spin["total"] < 0.7 * stacks["all"], (spin, stacks)
+        below = [line.split(";spin (")[1] for line in collapsed.read_text().splitlines()
+                 if ";spin (" in line]  # fmt: skip
+        assert any(";" in line for line in below), below  # native callees
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_run_has_the_right_totals() -> None:
