@@ -53,6 +53,7 @@ class StackImage : public Source {
         ssize_t done = 0;
         for (const Piece& one : pieces) {
             const auto address = reinterpret_cast<uint64_t>(one.iov_base);
+            if (before_piece) before_piece(address);
             const uint64_t end = kBase + bytes_.size();
             const bool is_hole = address < hole_end && address + one.iov_len > hole_start;
             if (is_hole || address < kBase || address > end || one.iov_len > end - address) break;
@@ -66,6 +67,12 @@ class StackImage : public Source {
     void put(uint64_t address, T value) {
         std::memcpy(&bytes_[address - kBase], &value, sizeof(value));
     }
+    template <typename T>
+    T get(uint64_t address) const {
+        T value;
+        std::memcpy(&value, &bytes_[address - kBase], sizeof(value));
+        return value;
+    }
     std::vector<char>& bytes() { return bytes_; }
     uint64_t used() const { return next_; }
 
@@ -78,6 +85,7 @@ class StackImage : public Source {
     uint64_t hole_start = 0;
     uint64_t hole_end = 0;
     std::function<void()> before_gather; // the process runs on
+    std::function<void(uint64_t address)> before_piece;
 
   private:
     uint64_t allocate(uint64_t size) {

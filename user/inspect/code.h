@@ -87,8 +87,12 @@ class CodeTable {
     // Reads where the bytecode copies of a code object lie (free-threaded builds).
     void load_copy(Code& code, int32_t bytecode_copy) const;
 
-    // The target's count of freed code objects. Nothing is freed between two equal values.
-    void set_generation(uint64_t generation) { generation_ = generation; }
+    // The target's count of freed code objects. Nothing is freed between two equal values. `then`:
+    // before the identities were read; a code object that matched was alive behind that.
+    void set_generation(uint64_t then, uint64_t now) {
+        generation_then_ = then;
+        generation_ = now;
+    }
     bool is_current(const Code& code) const {
         return code.confirmed_ && layout_.interpreter_generation != kNone &&
                code.generation_ == generation_;
@@ -103,7 +107,7 @@ class CodeTable {
     }
     void confirm(Code& code) const {
         code.confirmed_ = true;
-        code.generation_ = generation_;
+        code.generation_ = generation_then_;
     }
     // Versions are counted per interpreter: with several of them they don't identify.
     void set_several_interpreters(bool several) { versions_are_unique_ = !several; }
@@ -118,6 +122,7 @@ class CodeTable {
     Layout layout_;
     uint64_t code_type_;
     uint64_t generation_ = 0;
+    uint64_t generation_then_ = 0;
     bool versions_are_unique_ = true;
     std::unordered_map<uint64_t, std::unique_ptr<Code>> by_address_;
     std::vector<std::unique_ptr<Code>> forgotten_;

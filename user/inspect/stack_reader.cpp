@@ -635,8 +635,9 @@ void StackReader::Impl::wait_a_random_while() {
 }
 
 // One reading of a thread's stack, in one system call: the list of threads (if that is asked for),
-// the thread's innermost frame, all frames, the identity of doubtful code objects, all frames
-// again, the innermost frame again, the counts of freed code objects.
+// the thread's innermost frame, all frames, the identity of doubtful code objects (and before it
+// the counts of freed code objects), all frames again, the innermost frame again, the counts of
+// freed code objects.
 StackReader::Impl::Outcome StackReader::Impl::try_thread(Thread& thread, bool with_chain,
                                                          int tries) {
     const uint32_t asleep = thread.watch.asleep();
@@ -655,14 +656,20 @@ StackReader::Impl::Outcome StackReader::Impl::try_thread(Thread& thread, bool wi
         for (const Region& region : thread.regions)
             wanted_.push_back(piece(region.low, region.size));
     };
+    const bool has_generation = layout_.interpreter_generation != kNone;
+    const auto add_generations = [&] {
+        for (const InterpreterState& one : interpreters_)
+            wanted_.push_back(piece(one.address + layout_.interpreter_generation, 8));
+    };
+    const size_t generation_bytes = has_generation ? interpreters_.size() * 8 : 0;
+    const size_t generation_then_bytes = thread.doubtful.empty() ? 0 : generation_bytes;
     add_innermost(false);
     add_regions();
+    if (generation_then_bytes > 0) add_generations();
     for (const Code* code : thread.doubtful) codes_.add_identity(*code, wanted_);
     add_regions();
     add_innermost(true);
-    if (layout_.interpreter_generation != kNone)
-        for (const InterpreterState& one : interpreters_)
-            wanted_.push_back(piece(one.address + layout_.interpreter_generation, 8));
+    if (has_generation) add_generations();
 
     fault_ = StackFault::kChanging;
     if (!gather()) {
@@ -692,7 +699,8 @@ StackReader::Impl::Outcome StackReader::Impl::try_thread(Thread& thread, bool wi
         }
     }
     const char* first = at;
-    const char* identities = first + thread.region_bytes;
+    const char* generations_then = first + thread.region_bytes;
+    const char* identities = generations_then + generation_then_bytes;
     size_t identity_bytes = 0;
     for (const Code* code : thread.doubtful) identity_bytes += codes_.identity_bytes(*code);
     const char* second = identities + identity_bytes;
@@ -722,11 +730,14 @@ StackReader::Impl::Outcome StackReader::Impl::try_thread(Thread& thread, bool wi
     // before it has its innermost frame, for a moment a left-over one.
     const bool has_root = raw_.empty() || raw_.back().owner != kGeneratorOwner;
     if (!has_root || !is_unchanged(second)) return Outcome::kAgain;
-    if (layout_.interpreter_generation != kNone) {
-        uint64_t generation = 0;
-        for (size_t i = 0; i < interpreters_.size(); ++i, at += 8)
-            generation += load_at<uint64_t>(at);
-        codes_.set_generation(generation);
+    if (has_generation) {
+        const auto sum = [](const char* bytes, size_t size) {
+            uint64_t generation = 0;
+            for (size_t i = 0; i < size; i += 8) generation += load_at<uint64_t>(bytes + i);
+            return generation;
+        };
+        codes_.set_generation(sum(generations_then, generation_then_bytes),
+                              sum(at, generation_bytes));
     }
     if (!identities_hold(thread, identities) || !resolve(thread)) return Outcome::kAgain;
     drop_waste(thread);
