@@ -5,6 +5,7 @@
 #
 #   scripts/bench.sh [cost|error|outsider|attach|tree|python|inject|experiment|services|inspect]...
 #                               default: all
+#   scripts/bench.sh stacks      how many stacks are wrong, of a million of each program and Python
 #   scripts/bench.sh module      the kernel module beside BPF and a trace event, in virtual machines
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -38,7 +39,9 @@ for part in "${parts[@]}"; do
     inspect)
         scripts/sid-root.sh >&2
         python3 tests/bench/remote_unwinder.py build/speedbump "${SID_ROOT:-build/sid-root}"
+        python3 tests/bench/inspect_cost.py build/speedbump
         ;;
+    stacks) python3 tests/bench/stacks.py build/programs ;;
     inject) tests/runtime/inject/stress.sh build 100 ;;
     *)
         echo "unknown part '$part'" >&2

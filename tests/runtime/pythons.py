@@ -61,7 +61,6 @@ def find(least: str = "3.10") -> list[Python]:
         pathlib.Path.home().glob(".pyenv/versions/3.1[0-9]*/bin/python3"),
         pathlib.Path("/usr/bin").glob("python3.1[0-9]"),
         pathlib.Path("/usr/local/bin").glob("python3.1[0-9]*"),
-        CACHE.glob("python-free-threaded/bin/python3.*t"),
         (SOURCE / "build").glob("python-free-threaded/bin/python3.*t"),
     ]
     commands += [([str(path)], None) for pattern in patterns for path in sorted(pattern)]
