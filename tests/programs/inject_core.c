@@ -5,7 +5,9 @@
  * and "gone" to a detach or nothing to a hang-up.
  */
 #define PY_SSIZE_T_CLEAN
+#ifndef SB_FREE_THREADED /* which has no stable ABI: built for each of them */
 #define Py_LIMITED_API 0x030A0000
+#endif
 #include <Python.h>
 #include <errno.h>
 #include <string.h>
@@ -62,7 +64,12 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyModuleDef_Slot slots[] = {{0, NULL}};
+static PyModuleDef_Slot slots[] = {
+#ifdef SB_FREE_THREADED
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, NULL},
+};
 
 static struct PyModuleDef definition = {
     .m_base = PyModuleDef_HEAD_INIT,
