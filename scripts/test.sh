@@ -19,7 +19,7 @@ declare -A expected=(
     [kmod]=9
     [vm]=8
     [fuzz]=3
-    [asan]=23
+    [asan]=26
     [tsan]=23
 )
 # vm is a part of kmod
@@ -103,7 +103,8 @@ run_tests() {
 declare -A built=()
 for run in "${runs[@]}"; do
     case $run in
-    asan | tsan) preset=$run label=unit parallel=$jobs ;;
+    asan) preset=$run label='(unit|fuzz)' parallel=$jobs ;;
+    tsan) preset=$run label=unit parallel=$jobs ;;
     unit | check) preset=release label=$run parallel=$jobs ;;
     *) preset=release label=$run parallel=1 ;;
     esac

@@ -201,6 +201,52 @@ def test_inlined_functions_are_named() -> None:
             process.wait()
 
 
+# hot() has three times the work of warm(); no frame pointers, and a system call now and then.
+HOT = """
+#include <unistd.h>
+static volatile unsigned sink;
+__attribute__((noinline)) static void turn(unsigned n) { while (n--) sink += n; }
+__attribute__((noinline)) void hot(void) { turn(3000); sink++; }
+__attribute__((noinline)) void warm(void) { turn(1000); sink++; }
+__attribute__((noinline)) void rare(void) { getppid(); sink++; }
+__attribute__((noinline)) void serve(unsigned i) {
+    hot(); warm(); if (i % 1000 == 0) rare(); sink++;
+}
+int main(void) { for (unsigned i = 0;; i++) serve(i); }
+"""
+
+
+def test_native_time_goes_where_it_goes() -> None:
+    folder = scratch()
+    (folder / "main.c").write_text(HOT)
+    compiler = [need("gcc"), "-O2", "-fomit-frame-pointer", "-o", "main", "main.c"]
+    subprocess.run(compiler, cwd=folder, check=True)
+    process = subprocess.Popen([str(folder / "main")])
+    collapsed, targets = folder / "stacks.txt", folder / "targets.txt"
+    try:
+        found = discover(
+            process.pid, "--for", "4s", "--native", "exe:*", "--collapsed", str(collapsed),
+            "-o", str(targets), "--budget", "30",
+        )  # fmt: skip
+        stacks = found["stacks"]
+        assert stacks["not_whole"] + stacks["failed"] <= 0.05 * stacks["all"], stacks
+        counts = {"hot": 0, "warm": 0}
+        for line in collapsed.read_text().splitlines():
+            names = [frame.split(" (")[0] for frame in line.rpartition(" ")[0].split(";")]
+            for name in counts:
+                if name in names:
+                    assert names[names.index(name) - 1] == "serve", names
+                    counts[name] += int(line.rpartition(" ")[2])
+        assert 2.2 < counts["hot"] / counts["warm"] < 4, counts
+        first = found["native"]["functions"][0]
+        assert first["name"] == "turn" and first["active"] > 0.8 * stacks["active"], first
+        lines = [line for line in targets.read_text().splitlines() if line.startswith("+")]
+        assert ":turn" in lines[0] and not any(":main" in line for line in lines), lines
+    finally:
+        process.kill()
+        process.wait()
+
+
 # Where the time goes is known: hash() half of the main thread's time, pack() the other half, in
 # zlib; the second thread sleeps.
 KNOWN = """
@@ -253,6 +299,8 @@ def test_one_picture_of_both_worlds() -> None:
             assert 0.15 < packing < 0.35, packing
             # C code between the Python functions stays where it is.
             assert share("by_c (", "python3", "<lambda> (") > 0.9 * packing
+            top = [one["function"] for one in found["python"]["functions"][:2]]
+            assert sorted(top) == ["hash_it", "pack"], top
             assert share("hash_it (", "libz.so") == share("nap (", "libz.so") == 0
             assert share("pack (", "hash_it (") == share("libz.so", "pack (") == 0
             adler = [f for f in found["native"]["functions"] if f["name"].startswith("adler32")]
