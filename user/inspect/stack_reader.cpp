@@ -529,9 +529,12 @@ void StackReader::Impl::drop_waste(Thread& thread) const {
     constexpr unsigned kPatience = 64;
     constexpr uint64_t kUsualFrame = 160;
     ++thread.turn;
-    // Each piece costs the kernel some 0.25 us, however short: a region for a frame that was once
-    // seen (a generator's, or a left-over one) must not stay for ever.
-    const auto is_unused = [&](const Region& one) { return one.used_in + kPatience < thread.turn; };
+    // Each piece costs the kernel some 0.25 us, however short: a region for one frame that was seen
+    // once (a generator's, or a left-over one) must not stay for ever. Those of many frames are
+    // dear to find again, and a deep recursion soon comes back.
+    const auto is_unused = [&](const Region& one) {
+        return one.size == frame_bytes_ && one.used_in + kPatience < thread.turn;
+    };
     if (std::erase_if(thread.regions, is_unused) > 0) place_regions(thread);
     if (thread.region_bytes <= 4 * kUsualFrame * raw_.size() + 2 * kNear) {
         thread.wasteful = 0;

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "engine/stack_sampler.h"
@@ -281,12 +282,23 @@ void Surveyor::read_settled(Process& process, std::vector<sb_thread>& threads, u
     });
 }
 
+// What is known of threads that have ended.
+void forget_ended(Process& process, const std::vector<sb_thread>& threads) {
+    constexpr size_t kSpare = 64; // so that it is not done at each tick
+    if (process.waiting.size() <= threads.size() + kSpare) return;
+    std::set<pid_t> alive;
+    for (const sb_thread& thread : threads) alive.insert(static_cast<pid_t>(thread.tid));
+    std::erase_if(process.waiting, [&](const auto& one) { return !alive.contains(one.first); });
+    std::erase_if(process.settled, [&](const auto& one) { return !alive.contains(one.first); });
+}
+
 // One tick of a process; false when it is gone or runs another program now.
 bool Surveyor::look(Process& process, uint64_t times) {
     std::vector<sb_thread> moving;
     for (int tries = 0; tries < kTries; ++tries) {
         const auto threads = sampler_->threads(process.pid);
         if (!threads) return false;
+        if (tries == 0) forget_ended(process, *threads);
         std::vector<sb_thread> todo;
         size_t alive = 0;
         for (const sb_thread& thread : *threads) {
