@@ -104,21 +104,36 @@ TEST_P(EveryPython, LeavesNothingBehind) {
     EXPECT_TRUE(target.beats_in(5s));
 }
 
-TEST_P(EveryPython, KeepsRelativeTimeouts) {
-    TargetProcess target({python(), source("timeouts.py")});
-    ASSERT_TRUE(target.alive());
+// The worst lateness of a wait (us) of a process that is attached to all the time.
+uint64_t worst_lateness(const std::string& python) {
+    TargetProcess target({python, source("timeouts.py")});
+    EXPECT_TRUE(target.alive());
     int attached = 0;
     auto deadline = std::chrono::steady_clock::now() + 20s;
     while (target.beats() < 2 && std::chrono::steady_clock::now() < deadline) {
         auto injection = inject(target.pid(), with_core());
-        ASSERT_TRUE(injection) << injection.error().message;
+        EXPECT_TRUE(injection) << injection.error().message;
+        if (!injection) break;
         ++attached;
         std::this_thread::sleep_for(25ms);
     }
-    ASSERT_GE(target.beats(), 2u);
+    EXPECT_GE(target.beats(), 2u);
     EXPECT_GT(attached, 50); // some in each wait, on a busy machine too
-    // Started over, a wait would be late by as much as it had waited at the last stop.
-    EXPECT_LT(target.beats() - 2, 150000u) << "microseconds late at worst";
+    return target.beats() - 2;
+}
+
+TEST_P(EveryPython, KeepsRelativeTimeouts) {
+    // Started over, a wait would be late by as much as it had waited at the last stop. epoll_wait()
+    // is when the kernel does not tell how long it had waited (fire.cpp: the thread had to wait for
+    // a page in between), which a machine without free memory does now and then: not three times.
+    constexpr uint64_t kLate = 150'000;
+    constexpr uint64_t kEarly = 1'000'000'000; // timeouts.py: a wait that ended too soon
+    uint64_t worst = kLate;
+    for (int tries = 0; tries < 3 && worst >= kLate; ++tries) {
+        worst = worst_lateness(python());
+        ASSERT_LT(worst, kEarly);
+    }
+    EXPECT_LT(worst, kLate) << "microseconds late at worst";
 }
 
 TEST_P(EveryPython, LosesNoSignal) {
