@@ -15,6 +15,7 @@
 
 #include "abi.h"
 #include "delay.skel.h"
+#include "engine/iterator.h"
 #include "engine/measure.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -166,35 +167,16 @@ uint32_t BpfEngine::own_tgid() const {
 }
 
 Result<std::vector<process::ListedProcess>> BpfEngine::list_processes() {
-    bpf_link* link = bpf_program__attach_iter(impl_->skeleton->progs.sb_tasks, nullptr);
+    const BpfLink link(bpf_program__attach_iter(impl_->skeleton->progs.sb_tasks, nullptr));
     if (!link) return errno_error("attach the task iterator", errno);
-    const int iterator = bpf_iter_create(bpf_link__fd(link));
-    const int error = errno;
-    bpf_link__destroy(link);
-    if (iterator < 0) return errno_error("create the task iterator", error);
-    const Fd fd(iterator);
-
+    const auto tasks = read_iterator<sb_task>(*link, "the task iterator");
+    if (!tasks) return tasks.error();
     std::vector<process::ListedProcess> processes;
-    std::vector<char> buffer(sizeof(sb_task) * 1024);
-    size_t filled = 0;
-    for (;;) {
-        const ssize_t got = read(fd.get(), buffer.data() + filled, buffer.size() - filled);
-        if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-        if (got < 0) return errno_error("read the task iterator", errno);
-        if (got == 0) break;
-        filled += static_cast<size_t>(got);
-        size_t at = 0;
-        for (; at + sizeof(sb_task) <= filled; at += sizeof(sb_task)) {
-            sb_task task;
-            std::memcpy(&task, buffer.data() + at, sizeof(task));
-            processes.push_back({task.tgid, task.parent_tgid, static_cast<pid_t>(task.pid),
-                                 task.start_time, task.kernel_thread != 0, task.in_cgroup != 0,
-                                 std::string(task.comm, strnlen(task.comm, sizeof(task.comm))),
-                                 task.ended != 0});
-        }
-        std::memmove(buffer.data(), buffer.data() + at, filled - at);
-        filled -= at;
-    }
+    for (const sb_task& task : *tasks)
+        processes.push_back({task.tgid, task.parent_tgid, static_cast<pid_t>(task.pid),
+                             task.start_time, task.kernel_thread != 0, task.in_cgroup != 0,
+                             std::string(task.comm, strnlen(task.comm, sizeof(task.comm))),
+                             task.ended != 0});
     return processes;
 }
 

@@ -12,6 +12,7 @@
 #include <map>
 #include <set>
 
+#include "engine/iterator.h"
 #include "stacks.skel.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -23,10 +24,6 @@ namespace {
 struct SkeletonDeleter {
     void operator()(stacks_bpf* skeleton) const { stacks_bpf__destroy(skeleton); }
 };
-struct LinkDeleter {
-    void operator()(bpf_link* link) const { bpf_link__destroy(link); }
-};
-using Link = std::unique_ptr<bpf_link, LinkDeleter>;
 struct RingDeleter {
     void operator()(ring_buffer* ring) const { ring_buffer__free(ring); }
 };
@@ -45,16 +42,18 @@ Fd open_clock(int cpu, std::chrono::nanoseconds period) {
 
 struct StackSampler::Impl {
     std::unique_ptr<stacks_bpf, SkeletonDeleter> skeleton;
-    std::vector<Link> clocks; // after the skeleton, so that links die first
-    std::map<pid_t, Link> iterators;
+    std::vector<BpfLink> clocks; // after the skeleton, so that links die first
+    std::map<pid_t, BpfLink> iterators;
     std::map<pid_t, std::set<pid_t>> python_threads; // those that the programs know
     std::unique_ptr<ring_buffer, RingDeleter> ring;
     const std::function<void(const RunningThread&)>* take = nullptr;
     Clock::time_point drain_end{};
 
     static int on_sample(void* self, void* data, size_t size);
-    Result<std::vector<sb_thread>> iterate(const bpf_link& link) const;
-    Result<Link> make_iterator(pid_t pid) const;
+    static Result<std::vector<sb_thread>> iterate(const bpf_link& link) {
+        return read_iterator<sb_thread>(link, "the iterator of threads");
+    }
+    Result<BpfLink> make_iterator(pid_t pid) const;
 };
 
 int StackSampler::Impl::on_sample(void* self, void* data, size_t size) {
@@ -70,32 +69,14 @@ int StackSampler::Impl::on_sample(void* self, void* data, size_t size) {
     return Clock::now() < impl->drain_end ? 0 : -EAGAIN; // which ends ring_buffer__consume()
 }
 
-Result<Link> StackSampler::Impl::make_iterator(pid_t pid) const {
+Result<BpfLink> StackSampler::Impl::make_iterator(pid_t pid) const {
     bpf_iter_link_info info{};
     info.task.pid = static_cast<uint32_t>(pid);
     DECLARE_LIBBPF_OPTS(bpf_iter_attach_opts, options, .link_info = &info,
                         .link_info_len = sizeof(info));
-    Link link(bpf_program__attach_iter(skeleton->progs.sb_threads, &options));
+    BpfLink link(bpf_program__attach_iter(skeleton->progs.sb_threads, &options));
     if (!link) return errno_error("attach the iterator of threads", errno);
     return link;
-}
-
-Result<std::vector<sb_thread>> StackSampler::Impl::iterate(const bpf_link& link) const {
-    const Fd fd(bpf_iter_create(bpf_link__fd(&link)));
-    if (!fd.valid()) return errno_error("create the iterator of threads", errno);
-    std::vector<sb_thread> list(64);
-    size_t filled = 0; // bytes
-    for (;;) {
-        if (filled == list.size() * sizeof(sb_thread)) list.resize(list.size() * 2);
-        char* at = reinterpret_cast<char*>(list.data()) + filled; // NOLINT
-        const ssize_t got = read(fd.get(), at, list.size() * sizeof(sb_thread) - filled);
-        if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-        if (got < 0) return errno_error("read the iterator of threads", errno);
-        if (got == 0) break;
-        filled += static_cast<size_t>(got);
-    }
-    list.resize(filled / sizeof(sb_thread));
-    return list;
 }
 
 StackSampler::StackSampler(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

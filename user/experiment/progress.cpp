@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <set>
 
+#include "engine/iterator.h"
 #include "engine/links.h"
 #include "engine/quiet_libbpf.h"
 #include "experiment/progress_polls.h"
@@ -26,10 +27,6 @@ using Kind = ProgressSpec::Kind;
 struct SkeletonDeleter {
     void operator()(progress_bpf* skeleton) const { progress_bpf__destroy(skeleton); }
 };
-struct LinkDeleter {
-    void operator()(bpf_link* link) const { bpf_link__destroy(link); }
-};
-using Link = std::unique_ptr<bpf_link, LinkDeleter>;
 
 // The counting programs, shared by all points of an experiment.
 class Programs {
@@ -162,7 +159,7 @@ class Counter : public ProgressPoint {
     }
 
     std::shared_ptr<Programs> programs_;
-    std::vector<Link> links_; // after the programs, so that they go first
+    std::vector<engine::BpfLink> links_; // after the programs, so that they go first
     engine::Links calls_;
     uint32_t index_;
     bool timed_;

@@ -227,12 +227,12 @@ std::optional<uint64_t> CodeTable::digest_at(uint64_t address) const {
 Code* CodeTable::find_identical(uint64_t address, uint64_t digest) {
     Code* code = find(address);
     if (code != nullptr && code->digest_ == digest) return code;
-    // Before and after it is loaded: it must be the same one all the time.
+    // Before and (by load) after it is read: it must be the same one all the time.
     if (digest_at(address) != digest) return nullptr;
     if (code != nullptr) forget(*code);
     code = load(address);
     if (code == nullptr) return nullptr;
-    if (digest_at(address) == digest && code->digest_ == digest) return code;
+    if (code->digest_ == digest) return code;
     forget(*code);
     return nullptr;
 }

@@ -31,8 +31,6 @@ class Code {
   public:
     const Function* function() const { return function_; }
     bool is_forgotten() const { return forgotten_; }
-    // abi.h: sb_identity_digest of the code object.
-    uint64_t digest() const { return digest_; }
     // Whether an instruction pointer (3.10: an instruction's number) lies in it.
     bool contains(uint64_t ip, int32_t bytecode_copy) const;
     // The line that this instruction belongs to; 0 when it belongs to none.
@@ -55,7 +53,7 @@ class Code {
     std::map<int32_t, uint64_t> copies_; // free-threaded: bytecode of thread-local copies
     uint32_t version_ = 0;
     std::vector<std::pair<Piece, std::string>> identity_;
-    uint64_t digest_ = 0;
+    uint64_t digest_ = 0; // abi.h: sb_identity_digest, once all of it was read
     bool confirmed_ = false;
     bool forgotten_ = false;
     uint64_t generation_ = 0; // of the table, when it was last known to be this code

@@ -3,7 +3,6 @@
 
 #include <elfutils/libdwfl.h>
 #include <fcntl.h>
-#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -60,7 +59,6 @@ struct Range {
 struct VdsoPlace {
     uint64_t start = 0;
     uint64_t end = 0;
-    bool operator==(const VdsoPlace&) const = default;
 };
 
 VdsoPlace find_vdso(pid_t pid) {

@@ -95,7 +95,8 @@ std::string native_line(const NativeEntry& entry) {
     return targets_line({entry.path, entry.name, "", 0, 0, false});
 }
 
-std::string python_table(const Discovery& discovery, const Style& style) {
+std::string python_table(const Discovery& discovery, const std::vector<PythonEntry>& entries,
+                         const Style& style) {
     const inspect::Profile& profile = discovery.stacks.profile;
     Table table({{"self", true, false},
                  {"total", true, false},
@@ -103,7 +104,7 @@ std::string python_table(const Discovery& discovery, const Style& style) {
                  {"lock", true, false},
                  {"thread", false, false},
                  {"Python function", false, true}});
-    for (const auto& [key, use] : ranked_python(discovery))
+    for (const auto& [key, use] : entries)
         table.add_row(
             {share_of(use->self, profile.stacks()), share_of(use->total, profile.stacks()),
              share_of(use->active, profile.active_stacks()), share_of(use->gil, profile.stacks()),
@@ -124,7 +125,8 @@ std::string stacks_line(const Discovery& discovery) {
     return text;
 }
 
-std::string native_table(const Discovery& discovery, const Style& style) {
+std::string native_table(const Discovery& discovery, const std::vector<NativeEntry>& entries,
+                         const Style& style) {
     const inspect::Profile& profile = discovery.stacks.profile;
     Table table({{"self", true, false},
                  {"total", true, false},
@@ -132,7 +134,7 @@ std::string native_table(const Discovery& discovery, const Style& style) {
                  {"calls/s", true, false},
                  {"processes", true, false},
                  {"native function", false, true}});
-    for (const NativeEntry& entry : ranked_native(discovery)) {
+    for (const NativeEntry& entry : entries) {
         const auto share = [&](uint64_t FunctionUse::*part, uint64_t whole) {
             return entry.use == nullptr ? "-" : share_of(entry.use->*part, whole);
         };
@@ -203,8 +205,10 @@ std::string discovery_text(const Discovery& discovery, const Style& style, bool 
     for (const std::string& interpreter : discovery.stacks.interpreters)
         text += printable(interpreter) + "\n";
     text += stacks_line(discovery);
-    if (!ranked_python(discovery).empty()) text += "\n" + python_table(discovery, style);
-    if (!ranked_native(discovery).empty()) text += "\n" + native_table(discovery, style);
+    const auto python = ranked_python(discovery);
+    const auto native = ranked_native(discovery);
+    if (!python.empty()) text += "\n" + python_table(discovery, python, style);
+    if (!native.empty()) text += "\n" + native_table(discovery, native, style);
     if (discovery.survey) text += "\n" + survey_lines(*discovery.survey, discovery.top, verbose);
     constexpr size_t kMostNotes = 5; // a tree may have many processes of other users
     const std::vector<std::string>& notes = discovery.stacks.notes;

@@ -94,14 +94,14 @@ void Surveyor::find_inlined(const targets::TargetsFile& file) {
             std::vector<const targets::TargetLine*> lines;
             for (const targets::TargetLine& line : file.lines)
                 if (targets::binary_matches(line.container, identity)) lines.push_back(&line);
+            if (lines.empty()) continue;
             const auto is_wanted = [&lines](const std::vector<std::string_view>& names) {
                 return std::any_of(lines.begin(), lines.end(), [&names](const auto* line) {
                     return targets::symbol_matches(*line, {names, 0});
                 });
             };
-            const auto fd =
-                lines.empty() ? Result<Fd>(Fd()) : process::open_mapped_file(pid, mapping);
-            if (lines.empty() || !fd) continue;
+            const auto fd = process::open_mapped_file(pid, mapping);
+            if (!fd) continue;
             const elf::DebugSearch search{"/proc/" + std::to_string(pid) + "/root",
                                           elf::DebugSearch{}.directories};
             auto inlined =
