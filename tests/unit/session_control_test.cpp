@@ -142,7 +142,10 @@ class Scratch : public testing::Test {
         root_ = ::mkdtemp(name);
         directory_ = root_ + "/speedbump";
     }
-    ~Scratch() override { std::filesystem::remove_all(root_); }
+    ~Scratch() override {
+        std::error_code ignored; // the guard may be removing the socket at this moment
+        std::filesystem::remove_all(root_, ignored);
+    }
     std::string socket_path() const { return directory_ + "/" + std::to_string(::getpid()); }
 
     std::string root_;
