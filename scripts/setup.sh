@@ -74,7 +74,12 @@ local_name() {
 
 # --- helpers
 
-has_candidate() { LC_ALL=C apt-cache policy "$1" 2>/dev/null | grep -q '^  Candidate: [^(]'; }
+# Output is kept before it is searched: a reader that leaves a pipe early fails it under pipefail.
+has_candidate() {
+    local policy
+    policy=$(LC_ALL=C apt-cache policy "$1" 2>/dev/null) || return 1
+    grep -q '^  Candidate: [^(]' <<<"$policy"
+}
 
 is_installed() {
     [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ] || return 1
@@ -123,7 +128,11 @@ source_with_suite() {
     [ -s "$2.list" ] && echo list
 }
 
-has_suite() { LC_ALL=C apt-cache policy libbpf-dev | grep -q "$1/"; }
+has_suite() {
+    local policy
+    policy=$(LC_ALL=C apt-cache policy libbpf-dev) || return 1
+    grep -q "$1/" <<<"$policy"
+}
 
 add_backports() {
     local suite=$1 form
@@ -173,7 +182,7 @@ done
 link_bpftool() {
     local real
     if bpftool version >/dev/null 2>&1 || /usr/sbin/bpftool version >/dev/null 2>&1; then return; fi
-    real=$(find /usr/lib/linux-tools* -name bpftool 2>/dev/null | sort -V | tail -n 1)
+    real=$(find /usr/lib/linux-tools* -name bpftool 2>/dev/null | sort -V | tail -n 1) || true
     [ -n "$real" ] || die "no working bpftool: install the linux-tools package of any kernel"
     say "linking $real as /usr/local/sbin/bpftool"
     as_root ln -sf "$real" /usr/local/sbin/bpftool
