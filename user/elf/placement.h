@@ -6,17 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "elf/probe_site.h"
 #include "elf/symbols.h"
 
 namespace speedbump::elf {
-
-// How the kernel gets past the probed instruction (arch/x86/kernel/uprobes.c); decides what a hit
-// costs. The order is the order of cost. Numbers are part of the BPF ABI (bpf/abi.h).
-enum class SiteKind : uint8_t {
-    kOptimizedNop = 0, // 5-byte nop that the kernel rewrites into a call (Linux 6.18, x86-64)
-    kEmulated = 1,     // nop, push %reg, relative jmp, jcc, call
-    kSingleStep = 2,   // executed out of line, with a trap behind it
-};
 
 // Where the probe of one function goes.
 struct ProbeSite {

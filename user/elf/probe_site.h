@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace speedbump::elf {
+
+// How the kernel gets past the probed instruction (arch/x86/kernel/uprobes.c); decides what a hit
+// costs. The order is the order of cost. Numbers are part of the BPF ABI (bpf/abi.h).
+enum class SiteKind : uint8_t {
+    kOptimizedNop = 0, // 5-byte nop that the kernel rewrites into a call (Linux 6.18, x86-64)
+    kEmulated = 1,     // nop, push %reg, relative jmp, jcc, call
+    kSingleStep = 2,   // executed out of line, with a trap behind it
+};
+
+// Where in its function an instruction is.
+enum class SitePosition : uint8_t {
+    kEntry,  // the first one, or right behind the endbr64 that is: nothing lives below the stack
+    kInside, // anywhere else: a leaf function may keep data below the stack pointer
+};
+
+// The kernel that will carry the probe.
+struct SiteOptions {
+    bool kernel_optimizes_nop5 = false;
+};
+
+// What is known of one instruction as a place for a probe.
+struct SiteVerdict {
+    bool allowed = false;
+    SiteKind kind = SiteKind::kSingleStep; // when allowed
+    uint8_t length = 0;                    // of the instruction; 0: the bytes are none
+    const char* reason = "";               // why not, to follow "its first instruction "
+};
+
+// Whether a probe on this instruction changes time and nothing else, on every kernel from 6.1 on:
+// a list of decoded forms, of which each is known to be executed right (docs/probe-sites.md).
+// `code` begins with the instruction and may go on behind it; `address` is where the file says it
+// is loaded, relocation aside. On aarch64 everything is allowed: the kernel refuses by itself.
+SiteVerdict judge_site(std::basic_string_view<unsigned char> code, uint64_t address,
+                       const SiteOptions& options, SitePosition position);
+
+// The instruction as text in AT&T syntax, "push %rbp"; empty where the bytes are none.
+std::string instruction_text(std::basic_string_view<unsigned char> code, uint64_t address);
+
+} // namespace speedbump::elf
