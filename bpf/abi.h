@@ -32,66 +32,66 @@
  */
 #define SB_COOKIE_WIDE (1ULL << 40)
 #define SB_COOKIE(kind, wide, target) \
-	(((__u64)(kind) << 32) | ((wide) ? SB_COOKIE_WIDE : 0) | (__u32)(target))
+    (((__u64)(kind) << 32) | ((wide) ? SB_COOKIE_WIDE : 0) | (__u32)(target))
 
 /* Live configuration of one target: written by the loader at any time, read by every hook. */
 struct sb_target {
-	__u64 delay_ns;
-	__u64 every;     /* 1: each call */
-	__u64 start_ns;  /* CLOCK_MONOTONIC; 0: no start */
-	__u64 end_ns;    /* CLOCK_MONOTONIC; 0: no end */
-	__u64 root_mask; /* delayed when it shares a bit with the process's roots */
-	__u32 enabled;
-	__u32 wide; /* 1: hits of wide probes count, 0: hits of narrow ones */
+    __u64 delay_ns;
+    __u64 every;     /* 1: each call */
+    __u64 start_ns;  /* CLOCK_MONOTONIC; 0: no start */
+    __u64 end_ns;    /* CLOCK_MONOTONIC; 0: no end */
+    __u64 root_mask; /* delayed when it shares a bit with the process's roots */
+    __u32 enabled;
+    __u32 wide; /* 1: hits of wide probes count, 0: hits of narrow ones */
 };
 
 /* What happened at one target in one process; summed over CPUs or threads by the reader. */
 struct sb_counts {
-	__u64 hits;         /* matching calls seen while the session was armed */
-	__u64 delays;       /* of these, delayed */
-	__u64 requested_ns; /* sum of the delays asked for */
-	__u64 measured_ns;  /* sum of what these calls were slowed by, the probe's cost included */
+    __u64 hits;         /* matching calls seen while the session was armed */
+    __u64 delays;       /* of these, delayed */
+    __u64 requested_ns; /* sum of the delays asked for */
+    __u64 measured_ns;  /* sum of what these calls were slowed by, the probe's cost included */
 };
 
 /* The counts of one target in one process as the BPF programs keep them, a copy for each CPU. */
 struct sb_tally {
-	struct sb_counts counts;
-	__u64 verified; /* sb_state.departures + 1 when the process was last seen in the tree */
+    struct sb_counts counts;
+    __u64 verified; /* sb_state.departures + 1 when the process was last seen in the tree */
 };
 
 /* Key of the tallies. */
 struct sb_counts_key {
-	__u32 tgid;
-	__u32 target;
+    __u32 tgid;
+    __u32 target;
 };
 
 /* A process of the tree: which roots (bits) it descends from. Key: tgid, initial namespace. */
 struct sb_member {
-	__u64 roots;
+    __u64 roots;
 };
 
 /* Session state that the loader writes and the programs read. */
 struct sb_control {
-	__u32 armed;       /* 0: no delay starts and the one in flight ends */
-	__u32 loader_tgid; /* when this process dies, armed becomes 0 */
-	__u32 follow_children;
-	__u32 record_edges; /* tell of every fork of the system, until the tree is complete */
-	__u32 wake_on_fork; /* the loader must hear of each fork at once */
-	__u32 loader_level; /* depth of the loader's PID namespace */
-	__u64 cgroup_id;    /* 0: none; else processes below this cgroup (v2) are members */
-	__u64 cgroup_roots; /* the roots of such a process */
-	__u64 floor_ns[SB_SITE_KINDS];   /* what a hit with delay 0 costs */
-	__u64 outside_ns[SB_SITE_KINDS]; /* the part of a delayed hit outside the timed spin */
-	__u64 late_ns; /* by which interrupts at the end of a long spin lengthen it on average */
+    __u32 armed;       /* 0: no delay starts and the one in flight ends */
+    __u32 loader_tgid; /* when this process dies, armed becomes 0 */
+    __u32 follow_children;
+    __u32 record_edges; /* tell of every fork of the system, until the tree is complete */
+    __u32 wake_on_fork; /* the loader must hear of each fork at once */
+    __u32 loader_level; /* depth of the loader's PID namespace */
+    __u64 cgroup_id;    /* 0: none; else processes below this cgroup (v2) are members */
+    __u64 cgroup_roots; /* the roots of such a process */
+    __u64 floor_ns[SB_SITE_KINDS];   /* what a hit with delay 0 costs */
+    __u64 outside_ns[SB_SITE_KINDS]; /* the part of a delayed hit outside the timed spin */
+    __u64 late_ns; /* by which interrupts at the end of a long spin lengthen it on average */
 };
 
 /* Session state that the programs write. */
 struct sb_state {
-	__u64 members;    /* processes in the tree */
-	__u64 departures; /* processes that have left it */
-	/* failures that must not go unseen */
-	__u64 lost_events;
-	__u64 lost_members;
+    __u64 members;    /* processes in the tree */
+    __u64 departures; /* processes that have left it */
+    /* failures that must not go unseen */
+    __u64 lost_events;
+    __u64 lost_members;
 };
 
 #define SB_EVENT_FORK 1u  /* a new member */
@@ -102,86 +102,109 @@ struct sb_state {
 #define SB_EVENT_LEAVE 6u /* a member left the cgroup */
 
 struct sb_event {
-	__u32 type;
-	__u32 tgid;        /* in the initial PID namespace */
-	__u32 pid;         /* in the loader's PID namespace, 0: not visible there */
-	__u32 parent_tgid; /* fork, edge; exec: the thread that did it, 0: the leader */
-	__u64 roots;
-	__u64 start_time; /* ns since boot */
-	char comm[16];
+    __u32 type;
+    __u32 tgid;        /* in the initial PID namespace */
+    __u32 pid;         /* in the loader's PID namespace, 0: not visible there */
+    __u32 parent_tgid; /* fork, edge; exec: the thread that did it, 0: the leader */
+    __u64 roots;
+    __u64 start_time; /* ns since boot */
+    char comm[16];
 };
 
 /* One process as the task iterator writes it. */
 struct sb_task {
-	__u32 tgid;
-	__u32 pid; /* in the loader's PID namespace */
-	__u32 parent_tgid;
-	__u32 kernel_thread;
-	__u64 start_time;
-	__u32 in_cgroup;
-	__u32 ended; /* a zombie, or about to be one */
-	char comm[16];
+    __u32 tgid;
+    __u32 pid; /* in the loader's PID namespace */
+    __u32 parent_tgid;
+    __u32 kernel_thread;
+    __u64 start_time;
+    __u32 in_cgroup;
+    __u32 ended; /* a zombie, or about to be one */
+    char comm[16];
 };
 
 /*
- * The table that the loader and every Python interpreter of a session share: a memfd, mapped
- * MAP_SHARED, so that forked children stay in it. In this order, each part at the offset that the
- * header names: sb_table_header, sb_target[target_count] (by line of the targets file),
- * sb_turn[target_count], and slot_count slots of slot_bytes each, a slot being sb_slot and then
- * sb_counts[target_count].
+ * The table that the loader and every Python interpreter of a session share, in two memfds mapped
+ * MAP_SHARED, so that forked children stay in it:
+ *
+ *   settings: sb_settings, sb_target[target_count] (by line of the targets file). Sealed: the
+ * loader alone can write there. counters: sb_counters, sb_turn[target_count], slot_count slots, a
+ * slot being sb_slot and then sb_counts[target_count]. Written by the interpreters, so numbers for
+ * the loader and nothing else: no address, offset, size or lock may ever be taken from there.
+ *
+ * Neither can grow or shrink. Where things lie follows from the two counts alone, of which everyone
+ * makes a copy of his own once: the functions below.
  */
 #define SB_TABLE_MAGIC 0x62707362u
-#define SB_TABLE_VERSION 1u
+#define SB_TABLE_VERSION 2u
 #define SB_TABLE_MAX_BYTES (1ULL << 31)
-/* In owner[0], set by the kernel; it is FUTEX_OWNER_DIED. */
+#define SB_TABLE_MAX_SLOTS 4096u
+/* In sb_settings.owner, set by the kernel; it is FUTEX_OWNER_DIED. */
 #define SB_TABLE_OWNER_DIED 0x40000000u
 
-struct sb_table_header {
-	__u32 magic;
-	__u32 version;
-	__u32 armed;  /* 0: no delay starts and the one in flight ends; nothing is counted */
-	__u32 closed; /* 1: over for good; every hook removes itself when it is next called */
-	/*
-	 * A pthread mutex, robust and process-shared, locked by a thread of the loader that lives
-	 * as long as the session: when it dies, also by SIGKILL, the kernel sets OWNER_DIED in the
-	 * first word, which the hooks take as closed. All zero: no owner to watch.
-	 */
-	__u32 owner[16];
-	__u32 target_count;
-	__u32 slot_count;
-	__u32 slot_bytes; /* a multiple of 64 */
-	__u32 reserved;
-	__u64 targets_offset; /* offsets are multiples of 64 */
-	__u64 turns_offset;
-	__u64 slots_offset;
-	__u64 bytes; /* of the whole table */
-	__u64 lost_counts; /* calls that found no slot; added to slot 0 with atomics */
-	__u64 reserved2;
+struct sb_settings {
+    __u32 magic;
+    __u32 version;
+    __u32 armed;  /* 0: no delay starts and the one in flight ends; nothing is counted */
+    __u32 closed; /* 1: over for good; every hook removes itself when it is next called */
+    /*
+     * A futex on the robust list of the loader's thread that made the table: when that thread
+     * dies, also by SIGKILL, the kernel sets OWNER_DIED, which the hooks take as closed. 0: no
+     * owner to watch.
+     */
+    __u32 owner;
+    __u32 target_count;
+    __u32 slot_count;
+    __u32 reserved[9];
+};
+
+struct sb_counters {
+    __u64 lost_counts; /* calls that found no slot; added to slot 0 with atomics */
+    __u64 reserved[7];
 };
 
 /* What `every` counts, over all processes. */
 struct sb_turn {
-	__u64 calls;
-	__u64 reserved[7];
+    __u64 calls;
+    __u64 reserved[7];
 };
 
 /*
- * One writer's counters. Claimed by setting tgid from 0 (compare and swap) to the process as it
- * sees itself; slot 0 is never claimed, it takes what found no slot. The reader may take back the
- * slots of processes that are gone: add up, clear the counts, then tgid = 0.
+ * One writer's counters. Claimed by setting `writer` from 0 (compare and swap); slot 0 is never
+ * claimed, it takes what found no slot.
  */
 struct sb_slot {
-	__u32 tgid;
-	__u32 busy; /* 1: a writer uses it; 0: another writer of the same process may go on with it */
-	__u64 reserved[7];
+    __u64 writer; /* SB_WRITER() */
+    __u32 busy;   /* 1: a writer uses it; 0: another writer of the same process may go on with it */
+    __u32 reserved[13];
 };
+
+/* A process as it sees itself: its PID, and the number of the PID namespace that this is one of. */
+#define SB_WRITER(namespace, pid) (((__u64)(namespace) << 32) | (__u32)(pid))
+
+static inline __u64 sb_settings_bytes(__u32 targets) {
+    return sizeof(struct sb_settings) + (__u64)targets * sizeof(struct sb_target);
+}
+
+static inline __u64 sb_slot_bytes(__u32 targets) {
+    return (sizeof(struct sb_slot) + (__u64)targets * sizeof(struct sb_counts) + 63) & ~63ULL;
+}
+
+static inline __u64 sb_slot_offset(__u32 targets, __u32 slot) {
+    return sizeof(struct sb_counters) + (__u64)targets * sizeof(struct sb_turn) +
+           slot * sb_slot_bytes(targets);
+}
+
+static inline __u64 sb_counters_bytes(__u32 targets, __u32 slots) {
+    return sb_slot_offset(targets, slots);
+}
 
 /*
  * Stacks of threads, for `discover` (bpf/stacks.bpf.c).
  */
 #define SB_MAX_STACK_THREADS 65536u
-#define SB_STACK_BYTES 65536u   /* of a thread's native stack, from its stack pointer on */
-#define SB_PYTHON_FRAMES 1024u  /* of a thread's Python stack, from the innermost on */
+#define SB_STACK_BYTES 65536u  /* of a thread's native stack, from its stack pointer on */
+#define SB_PYTHON_FRAMES 1024u /* of a thread's Python stack, from the innermost on */
 #if defined(__TARGET_ARCH_arm64) || defined(__aarch64__)
 #define SB_REGISTERS 34 /* struct user_pt_regs */
 #else
@@ -191,35 +214,35 @@ struct sb_slot {
 
 /* Where CPython keeps what the program reads: offsets in its structures (inspect::Layout). */
 struct sb_python_layout {
-	__u32 is_python;    /* 0: the process runs none, the rest means nothing */
-	__u32 thread_frame; /* innermost frame; with cframe_frame: pointer to the C frame */
-	__u32 cframe_frame;
-	__u32 frame_previous;
-	__u32 frame_code;
-	__u32 frame_ip;
-	__u32 frame_owner;
-	__u32 frame_entry;
-	__u32 frame_generator;
-	__u32 frame_bytecode_copy;
-	__u32 code_version;
-	__u32 code_name;
-	__u32 code_file;
-	__u32 code_lines;
-	__u32 code_first_line;
-	__u32 text_length;
-	__u32 text_state;
-	__u32 text_ascii; /* the bit of the state that says that it holds ASCII only */
-	__u32 text_data;  /* of a text in ASCII */
-	__u32 gil_locked; /* in the lock that sb_thread_state names */
-	__u32 gil_holder;
-	__u32 ip_is_int; /* 3.10: the number of the instruction */
-	__u32 reserved;
+    __u32 is_python;    /* 0: the process runs none, the rest means nothing */
+    __u32 thread_frame; /* innermost frame; with cframe_frame: pointer to the C frame */
+    __u32 cframe_frame;
+    __u32 frame_previous;
+    __u32 frame_code;
+    __u32 frame_ip;
+    __u32 frame_owner;
+    __u32 frame_entry;
+    __u32 frame_generator;
+    __u32 frame_bytecode_copy;
+    __u32 code_version;
+    __u32 code_name;
+    __u32 code_file;
+    __u32 code_lines;
+    __u32 code_first_line;
+    __u32 text_length;
+    __u32 text_state;
+    __u32 text_ascii; /* the bit of the state that says that it holds ASCII only */
+    __u32 text_data;  /* of a text in ASCII */
+    __u32 gil_locked; /* in the lock that sb_thread_state names */
+    __u32 gil_holder;
+    __u32 ip_is_int; /* 3.10: the number of the instruction */
+    __u32 reserved;
 };
 
 /* Of a thread that runs Python: its PyThreadState and the lock of its interpreter. */
 struct sb_thread_state {
-	__u64 address;
-	__u64 gil;
+    __u64 address;
+    __u64 gil;
 };
 
 /*
@@ -229,42 +252,41 @@ struct sb_thread_state {
 #define SB_IDENTITY_TEXT 32u
 
 struct sb_identity_text {
-	__u64 address;
-	__u64 length;
-	__u64 end[SB_IDENTITY_TEXT / 8]; /* of an ASCII text */
+    __u64 address;
+    __u64 length;
+    __u64 end[SB_IDENTITY_TEXT / 8]; /* of an ASCII text */
 };
 
 /* What a code object is told by from another one at the same address. */
 struct sb_code_identity {
-	__u32 version; /* 0: none; then texts take part */
-	__u32 first_line;
-	__u64 lines;
-	struct sb_identity_text name;
-	struct sb_identity_text file;
+    __u32 version; /* 0: none; then texts take part */
+    __u32 first_line;
+    __u64 lines;
+    struct sb_identity_text name;
+    struct sb_identity_text file;
 };
 
-static inline __u64 sb_identity_digest(const struct sb_code_identity *identity)
-{
-	const __u64 *word = (const __u64 *)identity;
-	__u64 digest = 0xcbf29ce484222325ULL;
+static inline __u64 sb_identity_digest(const struct sb_code_identity* identity) {
+    const __u64* word = (const __u64*)identity;
+    __u64 digest = 0xcbf29ce484222325ULL;
 
-	for (unsigned int i = 0; i < sizeof(*identity) / sizeof(*word); i++) {
-		digest = (digest ^ word[i]) * 0x9e3779b97f4a7c15ULL;
-		digest ^= digest >> 32;
-	}
-	return digest;
+    for (unsigned int i = 0; i < sizeof(*identity) / sizeof(*word); i++) {
+        digest = (digest ^ word[i]) * 0x9e3779b97f4a7c15ULL;
+        digest ^= digest >> 32;
+    }
+    return digest;
 }
 
 struct sb_python_frame {
-	__u64 address;
-	__u64 code; /* as it lies there, tags included */
-	__u64 ip;
-	__u64 identity; /* sb_identity_digest of the code object */
-	__s32 bytecode_copy;
-	__u8 owner;
-	__u8 is_entry;
-	__u8 is_generator;
-	__u8 reserved;
+    __u64 address;
+    __u64 code; /* as it lies there, tags included */
+    __u64 ip;
+    __u64 identity; /* sb_identity_digest of the code object */
+    __s32 bytecode_copy;
+    __u8 owner;
+    __u8 is_entry;
+    __u8 is_generator;
+    __u8 reserved;
 };
 
 #define SB_PYTHON_FINE 0u
@@ -275,24 +297,24 @@ struct sb_python_frame {
 /* A thread as it was interrupted. Behind it lie stack_bytes of its stack from the stack pointer
  * on, and then python_frames of sb_python_frame, innermost first. */
 struct sb_stack_sample {
-	__u32 pid; /* in the loader's PID namespace, as is tid */
-	__u32 tid;
-	__u32 stack_bytes; /* a multiple of 8 */
-	__u32 python_frames;
-	__u32 python_fault;
-	__u32 holds_gil;
-	__u64 registers[SB_REGISTERS]; /* as in the kernel's structure */
+    __u32 pid; /* in the loader's PID namespace, as is tid */
+    __u32 tid;
+    __u32 stack_bytes; /* a multiple of 8 */
+    __u32 python_frames;
+    __u32 python_fault;
+    __u32 holds_gil;
+    __u64 registers[SB_REGISTERS]; /* as in the kernel's structure */
 };
 
 /* A thread as the iterator writes it. */
 struct sb_thread {
-	__u32 tid;
-	__u32 on_cpu;
-	__u32 runnable;
-	__u32 ended;
-	__u64 switches; /* how often it was taken off a CPU */
-	__u64 waited_ns; /* for a CPU, up to when it last got one */
-	__u64 registers[SB_REGISTERS]; /* of its entry into the kernel */
+    __u32 tid;
+    __u32 on_cpu;
+    __u32 runnable;
+    __u32 ended;
+    __u64 switches;                /* how often it was taken off a CPU */
+    __u64 waited_ns;               /* for a CPU, up to when it last got one */
+    __u64 registers[SB_REGISTERS]; /* of its entry into the kernel */
 };
 
 #ifdef __cplusplus
@@ -309,7 +331,8 @@ SB_ASSERT(sizeof(struct sb_state) == 32, "sb_state");
 SB_ASSERT(sizeof(struct sb_tally) == 40, "sb_tally");
 SB_ASSERT(sizeof(struct sb_event) == 48, "sb_event");
 SB_ASSERT(sizeof(struct sb_task) == 48, "sb_task");
-SB_ASSERT(sizeof(struct sb_table_header) == 144, "sb_table_header");
+SB_ASSERT(sizeof(struct sb_settings) == 64, "sb_settings");
+SB_ASSERT(sizeof(struct sb_counters) == 64, "sb_counters");
 SB_ASSERT(sizeof(struct sb_turn) == 64, "sb_turn");
 SB_ASSERT(sizeof(struct sb_slot) == 64, "sb_slot");
 SB_ASSERT(sizeof(struct sb_code_identity) == 112, "sb_code_identity");

@@ -76,14 +76,27 @@ static __always_inline bool sb_interrupted(__u32 index)
 	return !target || !target->enabled;
 }
 
-/* Gives the CPU to whoever waits for it, as code in user space does at each tick: there is no
- * helper for that, but this one goes through cond_resched() in __get_user_pages(). */
+static long sb_look_at_area(struct task_struct *task, struct vm_area_struct *area, bool *serves)
+{
+	*serves = !area->vm_file && !(area->vm_flags & (VM_UFFD_MISSING | VM_UFFD_WP));
+	return 0;
+}
+
+/*
+ * Gives the CPU to whoever waits for it, as code in user space does at each tick: there is no
+ * helper for that, but this one goes through cond_resched() in __get_user_pages(). It also waits
+ * for the page, and a target may have it wait for ever (userfaultfd, a file of FUSE): only plain
+ * anonymous memory serves, which needs nobody's answer; without it the CPU is kept.
+ */
 static __always_inline void sb_yield(struct sb_spin *spin)
 {
+	struct task_struct *task = bpf_get_current_task_btf();
+	bool serves = false;
 	__u64 word;
 
-	bpf_copy_from_user_task(&word, sizeof(word), (void *)spin->stack,
-				bpf_get_current_task_btf(), 0);
+	bpf_find_vma(task, spin->stack, sb_look_at_area, &serves, 0);
+	if (serves)
+		bpf_copy_from_user_task(&word, sizeof(word), (void *)spin->stack, task, 0);
 	spin->next_yield = bpf_ktime_get_ns() + SB_YIELD_NS;
 }
 

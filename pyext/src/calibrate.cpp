@@ -87,7 +87,7 @@ bool calibrate_hook(Interpreter& interpreter) {
         PyErr_SetString(PyExc_RuntimeError, table.error().message.c_str());
         return false;
     }
-    sb_target& target = table->targets()[0];
+    sb_target& target = table->own_targets()[0];
     target.delay_ns = kDelayNs;
     target.every = 1;
     target.root_mask = ~uint64_t{0};

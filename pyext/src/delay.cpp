@@ -10,6 +10,11 @@ Live g_live;
 
 namespace {
 
+sb_slot* claim_slot() {
+    return session_table().claim(
+        SB_WRITER(g_live.place.pid_namespace, static_cast<uint32_t>(::getpid())));
+}
+
 #if SB_FREE_THREADED
 // A thread's slot; given up when the thread ends so that the next one goes on with it.
 struct ThreadSlot {
@@ -30,16 +35,18 @@ sb_slot* writer_slot(Interpreter&) {
     const uint32_t writers = g_live.writers.load(std::memory_order_relaxed);
     if (mine.slot == nullptr || mine.writers != writers) [[unlikely]] {
         mine.writers = writers;
-        mine.slot = session_table().claim(static_cast<uint32_t>(::getpid()));
+        mine.slot = claim_slot();
     }
     return mine.slot;
 }
 #else
 sb_slot* writer_slot(Interpreter& interpreter) {
-    if (interpreter.slot == nullptr) [[unlikely]] {
-        interpreter.slot = session_table().claim(static_cast<uint32_t>(::getpid()));
+    sb_slot* slot = interpreter.slot; // once: it may be taken back meanwhile
+    if (slot == nullptr) [[unlikely]] {
+        slot = claim_slot();
+        interpreter.slot = slot;
     }
-    return interpreter.slot;
+    return slot;
 }
 #endif
 
@@ -63,23 +70,22 @@ bool may_go_on(const sb_target& target) {
     if (is_finalizing()) return false;
 #endif
     return __atomic_load_n(&target.enabled, __ATOMIC_RELAXED) != 0 &&
-           g_live.running.load(std::memory_order_relaxed) != 0 && is_armed(*g_live.header);
+           g_live.running.load(std::memory_order_relaxed) != 0 && is_armed(*g_live.settings);
 }
 
 } // namespace
 
 bool on_match(Interpreter& interpreter, uint32_t index) noexcept {
-    const sb_table_header& header = *g_live.header;
-    if (!is_armed(header) || g_live.running.load(std::memory_order_relaxed) == 0) [[unlikely]] {
-        return !is_over(header);
+    const sb_settings& settings = *g_live.settings;
+    if (!is_armed(settings) || g_live.running.load(std::memory_order_relaxed) == 0) [[unlikely]] {
+        return !is_over(settings);
     }
     sb_slot* slot = writer_slot(interpreter);
-    const bool shared = slot == reinterpret_cast<sb_slot*>(reinterpret_cast<char*>(g_live.header) +
-                                                           header.slots_offset);
+    const bool shared = slot == g_live.shared_slot;
     sb_counts& counts = Table::counts_of(slot)[index];
     add(counts.hits, 1, shared);
     if (shared) [[unlikely]] {
-        __atomic_fetch_add(&g_live.header->lost_counts, 1u, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&g_live.counters->lost_counts, 1u, __ATOMIC_RELAXED);
     }
 
     const sb_target& target = g_live.targets[index];
@@ -96,7 +102,8 @@ bool on_match(Interpreter& interpreter, uint32_t index) noexcept {
     const uint64_t begin = now_ns();
     const uint64_t window_start = load(target.start_ns);
     const uint64_t window_end = load(target.end_ns);
-    if (begin < window_start || (window_end != 0 && begin >= window_end)) return true;
+    const uint64_t here = begin - static_cast<uint64_t>(g_live.place.clock_offset_ns);
+    if (here < window_start || (window_end != 0 && here >= window_end)) return true;
 
     const uint64_t overhead = g_live.overhead_ns;
     uint64_t now = begin;

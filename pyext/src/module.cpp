@@ -93,7 +93,7 @@ struct Settings {
 
 // Writes one target of the table; the delay comes last, so that no hook sees half of it.
 void write_target(uint32_t index, const Settings& settings) {
-    sb_target& target = session_table().targets()[index];
+    sb_target& target = session_table().own_targets()[index];
     __atomic_store_n(&target.delay_ns, 0u, __ATOMIC_RELAXED);
     __atomic_store_n(&target.every, settings.every, __ATOMIC_RELAXED);
     __atomic_store_n(&target.start_ns, settings.start_ns, __ATOMIC_RELAXED);
@@ -154,7 +154,8 @@ void set_target(uint32_t index, const TargetLine& line, const Settings& settings
     sb_counts fresh{};
     const Table& table = session_table();
     for (uint32_t slot = 0; slot < table.slot_count(); ++slot) {
-        if (__atomic_load_n(&table.slot(slot)->tgid, __ATOMIC_RELAXED) == 0 && slot != 0) continue;
+        if (__atomic_load_n(&table.slot(slot)->writer, __ATOMIC_RELAXED) == 0 && slot != 0)
+            continue;
         Table::counts_of(table.slot(slot))[index] = fresh;
     }
     __atomic_store_n(&table.turns()[index].calls, 0u, __ATOMIC_RELAXED);
@@ -174,7 +175,7 @@ void clear_target(uint32_t index) {
 
 void set_delay(uint32_t index, uint64_t delay_ns) {
     check_index(index);
-    __atomic_store_n(&session_table().targets()[index].delay_ns, delay_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&session_table().own_targets()[index].delay_ns, delay_ns, __ATOMIC_RELAXED);
 }
 
 // (calls, delays, requested_ns, measured_ns) of every target, over this process and its children.
@@ -184,7 +185,7 @@ std::vector<std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>> stats() {
     std::vector<std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>> sums(table.target_count());
     for (uint32_t slot = 0; slot < table.slot_count(); ++slot) {
         sb_slot* here = table.slot(slot);
-        if (slot != 0 && __atomic_load_n(&here->tgid, __ATOMIC_RELAXED) == 0) continue;
+        if (slot != 0 && __atomic_load_n(&here->writer, __ATOMIC_RELAXED) == 0) continue;
         const sb_counts* counts = Table::counts_of(here);
         for (size_t target = 0; target < sums.size(); ++target) {
             auto& [calls, delays, requested, measured] = sums[target];

@@ -30,6 +30,7 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kFunctionsPerPacket = 64;
+constexpr size_t kMaxDescriptors = 3; // settings, counters, a long targets file
 constexpr int kBeginTimeoutMs = 10000;
 constexpr const char* kTaken = "another session has this process already";
 
@@ -103,7 +104,7 @@ Packet receive_packet(const Channel& channel) {
     Packet packet;
     packet.text.resize(kMaxPacket);
     iovec part{packet.text.data(), packet.text.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))];
+    alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
@@ -162,14 +163,14 @@ Result<Begin> read_begin(Packet& packet) {
     if (begin.spec.identity.empty()) {
         return make_error(ErrorKind::kInvalid, "the session has no name");
     }
-    if (packet.descriptors.empty()) {
+    if (packet.descriptors.size() < 2) {
         return make_error(ErrorKind::kInvalid, "the begin came without a table");
     }
     std::string text;
     if (message.contains("targets")) {
         text = message.at("targets").get<std::string>();
-    } else if (packet.descriptors.size() > 1) {
-        Result<std::string> read = read_text(packet.descriptors[1].get());
+    } else if (packet.descriptors.size() > 2) {
+        Result<std::string> read = read_text(packet.descriptors[2].get());
         if (!read) return read.error();
         text = std::move(*read);
     }
@@ -181,7 +182,9 @@ Result<Begin> read_begin(Packet& packet) {
     begin.spec.file = std::move(outcome.file);
     begin.spec.applies = message.value("lines", std::vector<uint32_t>());
     begin.spec.roots = message.value("roots", ~uint64_t{0});
-    Result<Table> table = Table::map(packet.descriptors[0].get());
+    begin.spec.place.pid_namespace = message.value("pid_namespace", uint32_t{0});
+    begin.spec.place.clock_offset_ns = message.value("clock_offset_ns", int64_t{0});
+    Result<Table> table = Table::map(packet.descriptors[0].get(), packet.descriptors[1].get());
     if (!table) return table.error();
     begin.spec.table = std::move(*table);
     return begin;
@@ -308,7 +311,9 @@ void take_part(Channel& channel, Packet first) {
     Interpreter* interpreter = this_interpreter();
     if (interpreter == nullptr) return refuse(channel, take_error_text());
     std::vector<std::string> warnings;
-    if (!inherited) {
+    if (inherited) {
+        set_place(begin->spec.place);
+    } else {
         if (!calibrate_hook(*interpreter)) {
             return refuse(channel, "calibration failed: " + take_error_text());
         }

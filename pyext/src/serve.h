@@ -8,13 +8,16 @@
 // JSON object with an "op". Packets are at most kMaxPacket bytes.
 //
 // loader -> core
-//   {"op":"begin", "session":ID, "lines":[I...], "targets":TEXT, "roots":MASK}
-//       First packet, with the table's memfd (abi.h, sb_table_header) as first SCM_RIGHTS
-//       descriptor. TEXT is the whole targets file; when it is too long for a packet "targets" is
-//       left out and a second descriptor holds it. "lines" are the indexes, among the parsed
-//       lines, of the targets that apply here (exclusions always do); index I has entry I of the
-//       table. ID names the session, any string but "". "roots" (default: all bits) is compared
-//       with each target's root_mask.
+//   {"op":"begin", "session":ID, "lines":[I...], "targets":TEXT, "roots":MASK,
+//    "pid_namespace":N, "clock_offset_ns":N}
+//       First packet, with the table's two memfds (abi.h: settings, counters) as the first
+//       SCM_RIGHTS descriptors. TEXT is the whole targets file; when it is too long for a packet
+//       "targets" is left out and a third descriptor holds it. "lines" are the indexes, among the
+//       parsed lines, of the targets that apply here (exclusions always do); index I has entry I of
+//       the table. ID names the session, any string but "". "roots" (default: all bits) is compared
+//       with each target's root_mask. "pid_namespace" is the number of the namespace that the
+//       process's PID is one of, which goes into its counters. "clock_offset_ns" is what its
+//       CLOCK_MONOTONIC is ahead of the host's, on which the table's windows are.
 //   {"op":"list"}      Instead of a begin: what functions are there? Nothing is hooked.
 //   {"op":"detach"}    or end of file: the loader is gone. Delays end at once in this process.
 //
@@ -36,9 +39,9 @@
 // file, and works beside.
 //
 // A forked child keeps the hooks and the table, has no socket, and takes a counter slot of its own.
-// When the session is over (`closed` in the table, or its owner's death, which the kernel writes
-// there) a hook does nothing but take itself out. So no delay outlives the loader, with or without
-// a socket.
+// When the session is over (`closed` in the settings, or their owner's death, which the kernel
+// writes there) a hook does nothing but take itself out. So no delay outlives the loader, with or
+// without a socket.
 namespace speedbump::python {
 
 inline constexpr unsigned kMaxPacket = 65536;

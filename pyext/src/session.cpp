@@ -68,17 +68,29 @@ void next_generation() {
     g_live.no_match.fetch_add(Decision{1} << 32);
 }
 
+// Every writer needs a slot of its own again. The mutex is held.
+void claim_anew() {
+    for (Interpreter* interpreter : shared().interpreters) interpreter->slot = nullptr;
+    g_live.writers.fetch_add(1);
+}
+
 void (*g_in_child)() = nullptr;
+
+uint64_t g_forked_at_ns = 0; // under the mutex
 
 void before_fork() {
     shared().mutex.lock();
+    g_forked_at_ns = now_ns();
 }
 void after_fork_in_parent() {
     shared().mutex.unlock();
 }
 void after_fork_in_child() {
-    for (Interpreter* interpreter : shared().interpreters) interpreter->slot = nullptr;
-    g_live.writers.fetch_add(1);
+    claim_anew();
+    // A child may be born into another time namespace, and its clock then jumps.
+    constexpr int64_t kJumpNs = 1'000'000'000;
+    const auto passed = static_cast<int64_t>(now_ns() - g_forked_at_ns);
+    if (passed < 0 || passed > kJumpNs) g_live.place.clock_offset_ns += passed;
     shared().mutex.unlock();
     if (g_in_child != nullptr) g_in_child();
 }
@@ -131,12 +143,14 @@ Result<void> begin_session(SessionSpec spec) {
     if (table.target_count() < session->spec.file.lines.size()) {
         return make_error(ErrorKind::kInvalid, "the table has fewer targets than the file");
     }
-    for (Interpreter* interpreter : shared().interpreters) interpreter->slot = nullptr;
-    g_live.writers.fetch_add(1);
-    g_live.header = table.header();
+    claim_anew();
+    g_live.settings = table.settings();
     g_live.targets = table.targets();
+    g_live.counters = table.counters();
     g_live.turns = table.turns();
+    g_live.shared_slot = table.slot(0);
     g_live.roots = session->spec.roots;
+    g_live.place = session->spec.place;
     shared().session = std::move(session);
     next_generation();
     g_live.running.store(1, std::memory_order_release);
@@ -161,6 +175,11 @@ void end_session() {
         }
         next_generation();
     }
+}
+
+void set_place(const Place& place) {
+    const std::lock_guard lock(shared().mutex);
+    if (std::exchange(g_live.place, place).pid_namespace != place.pid_namespace) claim_anew();
 }
 
 bool has_session() {

@@ -43,12 +43,20 @@ struct Interpreter {
 // set when that fails.
 Interpreter* this_interpreter();
 
+// Where a process is, as only the loader can tell. Of a program's own session: nowhere in
+// particular.
+struct Place {
+    uint32_t pid_namespace = 0;  // its number
+    int64_t clock_offset_ns = 0; // of CLOCK_MONOTONIC here, to that of the table's windows
+};
+
 // One session's targets and what it calls for each function it finds.
 struct SessionSpec {
-    targets::TargetsFile file;                // the lines by table index; decides
-    std::vector<uint32_t> applies;            // indexes of the target lines that can match here
-    Table table;                              // of at least file.lines.size() targets
-    uint64_t roots = ~uint64_t{0};            // the roots this process belongs to
+    targets::TargetsFile file;     // the lines by table index; decides
+    std::vector<uint32_t> applies; // indexes of the target lines that can match here
+    Table table;                   // of at least file.lines.size() targets
+    uint64_t roots = ~uint64_t{0}; // the roots this process belongs to
+    Place place;
     std::string identity;                     // of a loader's session; empty: the program's own
     std::function<void(FoundFunction)> found; // called with the GIL held; may be empty
 };
@@ -59,6 +67,8 @@ Result<void> begin_session(SessionSpec spec);
 // table goes: end_session() after unhook() everywhere.
 void stop_delays();
 void end_session();
+// The process is a child of the one that the session began in, and may be elsewhere.
+void set_place(const Place& place);
 bool has_session();
 std::string session_identity();
 const Table& session_table();
@@ -99,11 +109,14 @@ Decision decide(Interpreter& interpreter, PyCodeObject* code, PyObject* globals)
 
 // What the hooks read at every call.
 struct Live {
-    sb_table_header* header = nullptr;
-    sb_target* targets = nullptr;
+    const sb_settings* settings = nullptr;
+    const sb_target* targets = nullptr;
+    sb_counters* counters = nullptr;
     sb_turn* turns = nullptr;
-    uint64_t overhead_ns = 0; // a delayed call costs this beyond its spin
+    sb_slot* shared_slot = nullptr; // of those who found none; written with atomics
+    uint64_t overhead_ns = 0;       // a delayed call costs this beyond its spin
     uint64_t roots = 0;
+    Place place;
     std::atomic<uint32_t> writers{0}; // changes when slots must be claimed anew
     std::atomic<uint32_t> running{0}; // 0: no delay starts, the one in flight ends
     // The decision "no line" of the present generation; older generations don't count.

@@ -5,76 +5,80 @@ from __future__ import annotations
 
 import array
 import ctypes
+import fcntl
 import json
 import mmap
 import os
 import socket
 import struct
+import threading
 from typing import Any
 
-_HEADER = struct.Struct("<4I64s4I6Q")
+_SETTINGS = struct.Struct("<7I36x")
 _TARGET = struct.Struct("<5Q2I")
 _COUNTS = struct.Struct("<4Q")
 _OWNER_AT = 16
-_MUTEX_ROBUST = 1
-_MUTEX_SHARED = 1
+_SLOTS = 64
+_SYS_SET_ROBUST_LIST = 273 if os.uname().machine == "x86_64" else 99
 
 
-def _up(value: int) -> int:
-    return (value + 63) & ~63
+def _sealed(name: str, size: int, seals: int) -> tuple[int, mmap.mmap]:
+    """A memfd, and a mapping that was made before it was sealed."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size)
+    memory = mmap.mmap(fd, size)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd, memory
 
 
 class Table:
-    """The shared table of a session."""
+    """The shared table of a session: bpf/abi.h."""
 
-    def __init__(self, target_count: int, slot_count: int = 64) -> None:
+    def __init__(self, target_count: int) -> None:
         self.target_count = target_count
-        self.slot_count = slot_count
-        self.slot_bytes = _up(64 + 32 * target_count)
-        self.targets_at = _up(_HEADER.size)
-        self.turns_at = _up(self.targets_at + 48 * target_count)
-        self.slots_at = self.turns_at + 64 * target_count
-        size = self.slots_at + slot_count * self.slot_bytes
-        self.fd = os.memfd_create("table")
-        os.ftruncate(self.fd, size)
-        self.memory = mmap.mmap(self.fd, size)
-        _HEADER.pack_into(
-            self.memory, 0, 0x62707362, 1, 0, 0, bytes(64), target_count, slot_count,
-            self.slot_bytes, 0, self.targets_at, self.turns_at, self.slots_at, size, 0, 0,
+        self.slot_bytes = (64 + 32 * target_count + 63) & ~63
+        self.slots_at = 64 + 64 * target_count
+        size = self.slots_at + _SLOTS * self.slot_bytes
+        fixed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+        future_write = 0x10
+        self.counters_fd, self.counters = _sealed("counters", size, fixed)
+        self.settings_fd, self.settings = _sealed(
+            "settings", 64 + 48 * target_count, fixed | future_write
         )
+        _SETTINGS.pack_into(self.settings, 0, 0x62707362, 2, 0, 0, 0, target_count, _SLOTS)
 
     def set_target(self, index: int, delay_ns: int, every: int = 1, enabled: int = 1,
                    start_ns: int = 0, end_ns: int = 0, root_mask: int = 2**64 - 1) -> None:
-        _TARGET.pack_into(self.memory, self.targets_at + 48 * index, delay_ns, every, start_ns,
+        _TARGET.pack_into(self.settings, 64 + 48 * index, delay_ns, every, start_ns,
                           end_ns, root_mask, enabled, 0)
 
     def arm(self, armed: bool = True) -> None:
-        struct.pack_into("<I", self.memory, 8, armed)
+        struct.pack_into("<I", self.settings, 8, armed)
 
     def close(self) -> None:
-        struct.pack_into("<I", self.memory, 12, 1)
+        struct.pack_into("<I", self.settings, 12, 1)
 
     def own(self) -> None:
-        """Locks the owner's mutex by the calling thread."""
+        """The kernel writes into the settings when the calling thread dies."""
+        struct.pack_into("<I", self.settings, _OWNER_AT, threading.get_native_id())
+        word = ctypes.addressof(ctypes.c_uint32.from_buffer(self.settings, _OWNER_AT))
+        self.robust = (ctypes.c_uint64 * 4)()  # next, offset, pending; and the entry's next
+        head = ctypes.addressof(self.robust)
+        entry = head + 24
+        self.robust[:] = entry, (word - entry) % 2**64, 0, head
         libc = ctypes.CDLL(None, use_errno=True)
-        attributes = ctypes.create_string_buffer(64)
-        mutex = ctypes.byref((ctypes.c_char * 64).from_buffer(self.memory, _OWNER_AT))
-        assert libc.pthread_mutexattr_init(attributes) == 0
-        assert libc.pthread_mutexattr_setrobust(attributes, _MUTEX_ROBUST) == 0
-        assert libc.pthread_mutexattr_setpshared(attributes, _MUTEX_SHARED) == 0
-        assert libc.pthread_mutex_init(mutex, attributes) == 0
-        assert libc.pthread_mutex_lock(mutex) == 0
+        assert libc.syscall(_SYS_SET_ROBUST_LIST, ctypes.c_void_p(head), ctypes.c_size_t(24)) == 0
 
     def counts(self, index: int) -> dict[int, tuple[int, int, int, int]]:
         """(hits, delays, requested, measured) per process; 0: in no slot of its own."""
         sums: dict[int, tuple[int, int, int, int]] = {}
-        for slot in range(self.slot_count):
+        for slot in range(_SLOTS):
             place = self.slots_at + slot * self.slot_bytes
-            (tgid,) = struct.unpack_from("<I", self.memory, place)
-            counts = _COUNTS.unpack_from(self.memory, place + 64 + 32 * index)
-            if tgid or any(counts):
-                have = sums.get(tgid, (0, 0, 0, 0))
-                sums[tgid] = tuple(a + b for a, b in zip(have, counts))  # type: ignore[assignment]
+            (pid,) = struct.unpack_from("<I", self.counters, place)
+            counts = _COUNTS.unpack_from(self.counters, place + 64 + 32 * index)
+            if pid or any(counts):
+                have = sums.get(pid, (0, 0, 0, 0))
+                sums[pid] = tuple(a + b for a, b in zip(have, counts))  # type: ignore[assignment]
         return sums
 
     def hits(self, index: int = 0) -> int:
@@ -97,7 +101,7 @@ class Channel:
               session: str = "s1", **more: Any) -> dict[str, Any]:
         lines = list(range(table.target_count)) if lines is None else lines
         self.send({"op": "begin", "session": session, "lines": lines, "targets": targets, **more},
-                  table.fd)
+                  table.settings_fd, table.counters_fd)
         return self.receive()
 
     def receive(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pathlib
@@ -256,7 +257,7 @@ channel.socket = socket.socket(fileno=int(sys.argv[2]))
 channel.socket.settimeout(30)
 assert channel.begin(table, "__main__:f\\n")["op"] == "ready"
 table.arm()
-print(table.fd, flush=True)
+print(table.settings_fd, flush=True)
 time.sleep(60)
 """
 
@@ -396,7 +397,7 @@ def test_refusals(serve):
     small = loader.Table(1)
     assert "fewer targets" in refused(channels[2], small, "m:f\nm:g\n")
     damaged = loader.Table(1)
-    damaged.memory[84:88] = b"\xff\xff\xff\xff"
+    damaged.settings[0:4] = b"\xff\xff\xff\xff"
     assert "damaged" in refused(channels[3], damaged, "m:f\n")
     channels[4].send({"op": "begin", "session": "x", "targets": "m:f\n"})
     assert channels[4].receive()["op"] == "refused"
@@ -406,6 +407,41 @@ def test_refusals(serve):
     assert channels[6].receive() == {}
     channels[7].close()
     assert channels[8].begin(table, "__main__:f\n")["op"] == "ready"
+
+
+def test_table_that_others_could_change_is_refused(serve):
+    """Its size, or what it says where things lie: a mapping must not fault, a target not decide."""
+    served, channels = serve(4)
+    sizes = {"settings": 64 + 48, "counters": 64 + 64 + 64 * 128}
+    for channel, (unsealed, size) in zip(channels, [*sizes.items(), *sizes.items()]):
+        table = loader.Table(1)
+        fd = os.memfd_create(unsealed, os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, size)
+        os.pwrite(fd, getattr(table, unsealed)[:], 0)
+        if channel in channels[2:]:  # long enough once, and short now
+            os.ftruncate(fd, 64)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | 0x10)
+        setattr(table, f"{unsealed}_fd", fd)
+        message = channel.begin(table, "__main__:f\n")
+        assert message["op"] == "refused" and "damaged" in message["reason"]
+
+
+def test_settings_are_the_loaders_alone(serve):
+    served, (channel,) = serve()
+    table = loader.Table(1)
+    assert channel.begin(table, "__main__:f\n")["op"] == "ready"
+    table.arm()
+    maps = served.ask("[l for l in open('/proc/self/maps') if 'memfd:settings' in l]")
+    assert maps and all(line.split()[1] == "r--s" for line in maps)
+    # What the other mapping holds is counted, whatever it is.
+    rng = random.Random(7)
+    for _ in range(300):
+        at = rng.randrange(0, len(table.counters) - 64)
+        table.counters[at:at + 64] = rng.randbytes(64)
+        served.ask("f()")
+    channel.send({"op": "detach"})
+    assert channel.receive()["op"] == "gone"
+    assert served.ask("1 + 1") == 2
 
 
 def test_second_session_is_refused(serve):
@@ -425,8 +461,9 @@ def test_long_targets_come_in_a_file(serve):
     text = "".join(f"module{i}:function\n" for i in range(20000)) + "__main__:f\n"
     fd = os.memfd_create("targets")
     os.write(fd, text.encode())
-    table = loader.Table(20001, slot_count=2)
-    channel.send({"op": "begin", "session": "s", "lines": list(range(19990, 20001))}, table.fd, fd)
+    table = loader.Table(20001)
+    channel.send({"op": "begin", "session": "s", "lines": list(range(19990, 20001))},
+                 table.settings_fd, table.counters_fd, fd)
     assert [entry["line"] for entry in channel.receive()["matched"]] == [20000]
 
 

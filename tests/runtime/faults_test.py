@@ -7,11 +7,12 @@ import random
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 
 from harness import (
-    LIBRARY, MS, PUPPET, SPEEDBUMP, Run, Session, Skip, changed_bytes, children, expect_restored,
-    expect_slowed, main, need, scratch, start_puppet, targets_file, wait_for,
+    LIBRARY, MS, PUPPET, SPEEDBUMP, Run, Session, Skip, _leftovers, changed_bytes, children,
+    expect_restored, expect_slowed, expect_unslowed, main, need, scratch, start_puppet, targets_file, wait_for,
 )
 
 PUSH = targets_file("+exe:work_push delay=1ms")
@@ -173,10 +174,10 @@ def _as_nobody(*capabilities: str) -> list[str]:
     return before
 
 
-def _readable_speedbump() -> str:
-    """A copy of the tool where anybody can run it."""
-    copy = scratch() / "speedbump"
-    shutil.copy(SPEEDBUMP, copy)
+def _readable(path: str) -> str:
+    """A copy of a file where anybody can read and run it."""
+    copy = scratch() / pathlib.Path(path).name
+    shutil.copy(path, copy)
     copy.chmod(0o755)
     return str(copy)
 
@@ -185,7 +186,7 @@ def _attach_as(before: list[str], pid: int) -> subprocess.CompletedProcess:
     targets = targets_file("+exe:work_push delay=1ms")
     os.chmod(targets, 0o644)
     return subprocess.run(
-        [*before, _readable_speedbump(), "attach", "--json", "--duration=200ms", "--pid",
+        [*before, _readable(SPEEDBUMP), "attach", "--json", "--duration=200ms", "--pid",
          str(pid), targets], capture_output=True, text=True, timeout=30,
     )
 
@@ -211,9 +212,50 @@ def test_user_without_rights() -> None:
 
 
 def test_three_capabilities_are_enough() -> None:
-    target = start_puppet()
+    target = start_puppet(_readable(PUPPET), before=_as_nobody())
     done = _attach_as(_as_nobody("bpf", "perfmon", "sys_ptrace"), target.pid)
     assert done.returncode == 0, done
+
+
+def test_capabilities_alone_reach_nobody_elses_processes() -> None:
+    target = start_puppet()
+    rights = _as_nobody("bpf", "perfmon", "sys_ptrace")
+    program = _readable(SPEEDBUMP)
+    done = _attach_as(rights, target.pid)
+    assert done.returncode == PERMISSION and "another user's" in done.stderr, done
+    for command in (["list"], ["dump"], ["discover", "--for", "1s"], ["check", _readable(PUSH)]):
+        done = subprocess.run([*rights, program, *command, "--pid", str(target.pid)],
+                              capture_output=True, text=True, timeout=30)
+        assert done.returncode == PERMISSION and "another user's" in done.stderr, (command, done)
+    assert changed_bytes(target.pid) == 0
+
+
+def test_a_program_with_other_rights_leaves_the_tree() -> None:
+    """The child of a user's process execs what runs as root: it is not slowed."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="speedbump-suid-", dir="/var/tmp"))
+    _leftovers.append(lambda: shutil.rmtree(folder))
+    folder.chmod(0o755)
+    risen = folder / "puppet"
+    shutil.copy(PUPPET, risen)
+    risen.chmod(0o4755)
+    if os.statvfs(folder).f_flag & os.ST_NOSUID:
+        raise Skip("no file system here takes set-user-ID programs")
+    program = scratch() / "targets.txt"
+    program.write_text(f"+{risen}:work_push delay=20ms\n")
+    program.chmod(0o644)
+    before = [need("setpriv"), "--reuid=65534", "--regid=65534", "--clear-groups"]
+    target = start_puppet(_readable(PUPPET), before=before)
+    session = subprocess.Popen(
+        [*_as_nobody("bpf", "perfmon", "sys_ptrace"), _readable(SPEEDBUMP), "attach", "-q",
+         "--pid", str(target.pid), str(program)], stderr=subprocess.PIPE, text=True,
+    )
+    _leftovers.append(session.kill)
+    time.sleep(2)
+    assert session.poll() is None, session.stderr.read()
+    target.exec(str(risen))
+    expect_unslowed(target, "work_push", 20 * MS)
+    session.send_signal(signal.SIGINT)
+    session.wait(timeout=20)
 
 
 # --- hosts
@@ -311,7 +353,7 @@ def test_unreadable_file() -> None:
     os.chmod(path, 0)
     target = start_puppet()
     done = subprocess.run(
-        [*_as_nobody("bpf", "perfmon", "sys_ptrace"), _readable_speedbump(), "attach",
+        [*_as_nobody("bpf", "perfmon", "sys_ptrace"), _readable(SPEEDBUMP), "attach",
          "--duration=100ms", "--pid", str(target.pid), path],
         capture_output=True, text=True, timeout=30,
     )

@@ -14,6 +14,7 @@
 #include "cli/output.h"
 #include "cli/signals.h"
 #include "engine/features.h"
+#include "process/ownership.h"
 #include "report/discovery.h"
 #include "session/native_survey.h"
 #include "session/stack_survey.h"
@@ -70,6 +71,7 @@ Result<int> discover(const DiscoverArguments& arguments) {
     report::Discovery discovery;
     discovery.top = arguments.top;
     discovery.counted_only = !arguments.native.empty();
+    if (auto ours = process::require_ours(arguments.pids); !ours) return std::move(ours).error();
     discovery.pids = arguments.follow_children ? with_descendants(arguments.pids) : arguments.pids;
     if (discovery.pids.empty()) return make_error(ErrorKind::kNotFound, "there is no such process");
     auto signals = Signals::install();

@@ -9,6 +9,7 @@
 #include "cli/look.h"
 #include "cli/output.h"
 #include "inspect/stack_reader.h"
+#include "process/ownership.h"
 #include "report/stacks.h"
 #include "util/log.h"
 
@@ -68,6 +69,7 @@ Result<report::DumpedProcess> dump_process(pid_t pid, std::vector<inspect::Stack
 Result<int> dump(const DumpArguments& arguments) {
     auto output = Output::open(arguments.output);
     if (!output) return std::move(output).error();
+    if (auto ours = process::require_ours(arguments.pids); !ours) return std::move(ours).error();
     std::vector<inspect::StackReader> readers;
     std::vector<report::DumpedProcess> processes;
     std::vector<pid_t> pids = arguments.pids;

@@ -17,6 +17,7 @@
 #include "engine/features.h"
 #include "process/interpreter.h"
 #include "process/maps.h"
+#include "process/ownership.h"
 #include "process/resolver.h"
 #include "process/tree.h"
 #include "targets/matcher.h"
@@ -96,7 +97,8 @@ std::vector<pid_t> with_descendants(const std::vector<pid_t>& pids) {
     for (const pid_t pid : pids) roots[static_cast<uint32_t>(pid)] = 1;
     std::vector<pid_t> result;
     for (const auto& [tgid, bits] : process::descendants(list_proc(), {}, roots, true, 0)) {
-        result.push_back(static_cast<pid_t>(tgid));
+        const auto pid = static_cast<pid_t>(tgid);
+        if (process::is_ours(pid)) result.push_back(pid);
     }
     return result;
 }
@@ -108,6 +110,7 @@ bool is_selected(const std::string& glob, const std::string& path, const std::st
 
 Result<report::CheckReport> look_for_targets(const targets::TargetsFile& file,
                                              const LookArguments& arguments) {
+    if (auto ours = process::require_ours(arguments.pids); !ours) return std::move(ours).error();
     const engine::Features features = engine::probe_features();
     elf::PlacementOptions placement;
     placement.kernel_optimizes_nop5 = features.nop5_optimized;
@@ -156,6 +159,7 @@ Result<report::CheckReport> look_for_targets(const targets::TargetsFile& file,
 
 Result<std::vector<report::ListedFunction>> list_native_functions(const std::vector<pid_t>& pids,
                                                                   const std::string& glob) {
+    if (auto ours = process::require_ours(pids); !ours) return std::move(ours).error();
     std::vector<report::ListedFunction> functions;
     std::set<std::pair<uint64_t, uint64_t>> seen;
     for (const pid_t pid : pids) {

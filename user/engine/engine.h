@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -36,12 +37,13 @@ struct Counts {
     nanoseconds requested{0};
     nanoseconds measured{0};
 
-    // Adds what was counted; whose it is stays.
+    // Adds what was counted; whose it is stays. Times stop at the largest there is: some were
+    // written by targets.
     Counts& operator+=(const Counts& other) {
         hits += other.hits;
         delays += other.delays;
-        requested += other.requested;
-        measured += other.measured;
+        requested += std::min(other.requested, nanoseconds::max() - requested);
+        measured += std::min(other.measured, nanoseconds::max() - measured);
         return *this;
     }
 };

@@ -139,9 +139,12 @@ std::string lockdown_mode() {
                : line.substr(open + 1, close - open - 1);
 }
 
+// To a group: with these capabilities the program can read and slow any process of the host, and
+// only its own checks (process/ownership.h) keep its callers to their own.
 constexpr const char* kGrantLine =
-    "sudo setcap cap_bpf,cap_perfmon,cap_sys_ptrace=ep \"$(readlink -f \"$(command -v "
-    "speedbump)\")\"";
+    "sudo groupadd -f speedbump && f=$(readlink -f \"$(command -v speedbump)\") && "
+    "sudo chgrp speedbump \"$f\" && sudo chmod 0750 \"$f\" && "
+    "sudo setcap cap_bpf,cap_perfmon,cap_sys_ptrace=ep \"$f\"";
 
 } // namespace
 

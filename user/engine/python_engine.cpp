@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "engine/python_engine.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <glob.h>
 #include <poll.h>
@@ -15,8 +16,11 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
+#include "process/namespaces.h"
 #include "util/channel.h"
 
 namespace speedbump::engine {
@@ -33,6 +37,7 @@ constexpr milliseconds kReadyTimeout{10000};
 constexpr milliseconds kDestructorTimeout{1000};
 constexpr milliseconds kLeaveTimeout{2000};
 constexpr size_t kParallel = 8;
+constexpr size_t kPacketsAtOnce = 64; // of one process
 constexpr pid_t kNoProcess = 0;
 constexpr std::string_view kCorePrefix = "_core.cpython-";
 
@@ -166,7 +171,8 @@ Result<std::unique_ptr<PythonEngine>> PythonEngine::create(PythonSession session
         return errno_error("epoll_ctl", errno);
     const std::string& text = engine->session_.targets;
     if (text.size() > kLongTargets) {
-        engine->long_targets_ = Fd(memfd_create("speedbump-targets", MFD_CLOEXEC));
+        engine->long_targets_ =
+            Fd(memfd_create("speedbump-targets", MFD_CLOEXEC | MFD_ALLOW_SEALING));
         if (!engine->long_targets_.valid()) return errno_error("memfd_create", errno);
         for (size_t done = 0; done < text.size();) {
             ssize_t wrote =
@@ -174,13 +180,18 @@ Result<std::unique_ptr<PythonEngine>> PythonEngine::create(PythonSession session
             if (wrote < 0) return errno_error("write the targets", errno);
             done += static_cast<size_t>(wrote);
         }
+        // One target must not change what the next one reads.
+        if (fcntl(engine->long_targets_.get(), F_ADD_SEALS,
+                  F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0)
+            return errno_error("seal the targets", errno);
     }
     return engine;
 }
 
 PythonEngine::~PythonEngine() {
     requests_.clear();
-    for (auto& [pid, worker] : workers_) worker.join();
+    for (auto& [pid, worker] : workers_)
+        if (worker.joinable()) worker.join();
     std::vector<PythonEvent> nobody_asks;
     take_outcomes(nobody_asks);
     detach_all(kDestructorTimeout);
@@ -194,14 +205,14 @@ bool PythonEngine::watch(int fd, pid_t pid) {
     return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-Result<void> PythonEngine::begin(int channel, uint64_t roots) const {
+Result<void> PythonEngine::begin(pid_t pid, int channel, uint64_t roots) const {
     json message = {{"op", "begin"},
                     {"session", session_.identity},
                     {"lines", session_.lines},
                     {"roots", roots},
-                    {"table", true}};
-    std::vector<int> descriptors;
-    if (session_.table >= 0) descriptors.push_back(session_.table);
+                    {"pid_namespace", process::pid_namespace_of(pid)},
+                    {"clock_offset_ns", process::monotonic_offset_of(pid)}};
+    std::vector<int> descriptors = {session_.settings, session_.counters};
     if (long_targets_.valid())
         descriptors.push_back(long_targets_.get());
     else
@@ -278,7 +289,7 @@ Result<PythonEngine::Hooked> PythonEngine::hook(pid_t pid, uint64_t roots,
     attachment.process = pid;
     attachment.interpreter = injection->interpreter;
     attachment.timing = injection->timing;
-    if (Result<void> begun = begin(hooked.channel.get(), roots); !begun)
+    if (Result<void> begun = begin(pid, hooked.channel.get(), roots); !begun)
         return std::move(begun.error()).with_context(fmt::format("process {}", pid));
     if (!wait_readable(hooked.channel.get(), Clock::now() + kReadyTimeout))
         return make_error(ErrorKind::kTimeout,
@@ -306,6 +317,31 @@ Result<PythonEngine::Hooked> PythonEngine::hook(pid_t pid, uint64_t roots,
     return hooked;
 }
 
+// hook() on whatever thread: an exception (no memory, no thread, no descriptor) is its result.
+Result<PythonEngine::Hooked> PythonEngine::try_hook(const Request& request) const {
+    try {
+        return hook(request.pid, request.roots, request.options);
+    } catch (const std::exception& problem) {
+        return make_error(ErrorKind::kIo,
+                          fmt::format("process {}: {}", request.pid, problem.what()));
+    }
+}
+
+namespace {
+
+// A thread for `work`; at a limit of tasks it is done here and now, and there is none.
+template <typename Work>
+std::thread thread_for(const Work& work) {
+    try {
+        return std::thread(work);
+    } catch (const std::system_error&) {
+        work();
+        return {};
+    }
+}
+
+} // namespace
+
 Result<PythonAttachment> PythonEngine::adopt(Result<Hooked> hooked) {
     if (!hooked) return std::move(hooked.error());
     pid_t pid = hooked->attachment.process;
@@ -323,7 +359,7 @@ Result<PythonAttachment> PythonEngine::attach(pid_t pid, uint64_t roots,
                                               const inject::InjectOptions& options) {
     if (processes_.count(pid) != 0)
         return make_error(ErrorKind::kInvalid, fmt::format("process {} is attached already", pid));
-    return adopt(hook(pid, roots, options));
+    return adopt(try_hook({pid, roots, options}));
 }
 
 std::vector<Result<PythonAttachment>> PythonEngine::attach(std::span<const pid_t> pids,
@@ -341,9 +377,12 @@ std::vector<Result<PythonAttachment>> PythonEngine::attach(std::span<const pid_t
                                        fmt::format("process {} is attached already", pid));
                 continue;
             }
-            threads.emplace_back([&, i, pid] { hooked[i] = hook(pid, roots, options); });
+            threads.push_back(thread_for([&, i, pid] {
+                hooked[i] = try_hook({pid, roots, options});
+            }));
         }
-        for (std::thread& thread : threads) thread.join();
+        for (std::thread& thread : threads)
+            if (thread.joinable()) thread.join();
         for (size_t i = 0; i < count; ++i) results.push_back(adopt(std::move(*hooked[i])));
     }
     return results;
@@ -356,13 +395,13 @@ void PythonEngine::begin_attach(pid_t pid, uint64_t roots, const inject::InjectO
 
 void PythonEngine::start_workers() {
     for (; workers_.size() < kParallel && !requests_.empty(); requests_.pop_front()) {
-        workers_[requests_.front().pid] =
-            std::thread([this, request = std::move(requests_.front())] {
-                Result<Hooked> hooked = hook(request.pid, request.roots, request.options);
-                const std::lock_guard lock(mutex_);
-                outcomes_.emplace_back(request.pid, std::move(hooked));
-                eventfd_write(worker_done_.get(), 1);
-            });
+        const Request request = requests_.front();
+        workers_[request.pid] = thread_for([this, request] {
+            Result<Hooked> hooked = try_hook(request);
+            const std::lock_guard lock(mutex_);
+            outcomes_.emplace_back(request.pid, std::move(hooked));
+            eventfd_write(worker_done_.get(), 1);
+        });
     }
 }
 
@@ -416,7 +455,8 @@ std::vector<PythonEvent> PythonEngine::poll() {
         if (process == processes_.end()) continue;
         int channel = process->second.channel.get();
         bool there = true;
-        while (there) {
+        // What a process sends without end waits, as others do for their turn.
+        for (size_t packets = 0; there && packets < kPacketsAtOnce; ++packets) {
             std::optional<std::string> packet = receive(channel);
             if (!packet) break;
             there = handle(pid, *packet, events);

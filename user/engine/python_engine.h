@@ -41,7 +41,8 @@ struct PythonSession {
     std::string identity;        // names the session; not empty
     std::string targets;         // the text of the targets file
     std::vector<uint32_t> lines; // indexes of the Python lines that apply
-    int table = -1;              // memfd of the session's table (abi.h), the caller's; -1: none
+    int settings = -1;           // the two memfds of the session's table (abi.h), the caller's
+    int counters = -1;
 };
 
 // The functions that exist in the interpreters of a process; `line` of each is 0. Gets into the
@@ -125,8 +126,9 @@ class PythonEngine {
     };
     PythonEngine(PythonSession session, std::vector<std::string> directories);
     Result<Hooked> hook(pid_t pid, uint64_t roots, inject::InjectOptions options) const;
+    Result<Hooked> try_hook(const Request& request) const;
     Result<PythonAttachment> adopt(Result<Hooked> hooked);
-    Result<void> begin(int channel, uint64_t roots) const;
+    Result<void> begin(pid_t pid, int channel, uint64_t roots) const;
     bool handle(pid_t pid, const std::string& packet, std::vector<PythonEvent>& events);
     void wait_gone(std::vector<pid_t> pids, std::chrono::milliseconds timeout);
     void forget(pid_t pid);

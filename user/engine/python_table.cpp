@@ -1,107 +1,170 @@
 // SPDX-License-Identifier: MIT
 #include "engine/python_table.h"
 
+#include <fcntl.h>
+#include <linux/futex.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <map>
+#include <optional>
+#include <utility>
 
 namespace speedbump::engine {
 
 namespace {
 
-constexpr uint64_t kAlignment = 64;
 constexpr uint64_t kSlotBudget = 64u << 20; // address space; pages that nobody writes cost nothing
-constexpr uint64_t kMinSlots = 64, kMaxSlots = 4096;
+constexpr uint64_t kMinSlots = 64;
 
-constexpr uint64_t aligned(uint64_t value) {
-    return (value + kAlignment - 1) / kAlignment * kAlignment;
+// What one process can be said to have lost in a year: more is no number but an attack.
+constexpr uint64_t kMaxNanoseconds = uint64_t{1} << 55;
+
+// The robust list of the thread that owns a table, with at most one entry. The kernel walks it when
+// the thread dies (futex(2), exit_robust_list()); it lies in our own memory, and only the word that
+// the kernel then writes is shared. A pthread mutex would keep its links in the shared page.
+struct Ownership {
+    robust_list_head head{};
+    robust_list entry{};
+    robust_list_head* before = nullptr; // the C library's, to be put back
+
+    Result<void> take(sb_settings& settings) {
+        if (before != nullptr)
+            return make_error(ErrorKind::kInvalid, "this thread owns a session's table already");
+        size_t length = 0;
+        if (syscall(SYS_get_robust_list, 0, &before, &length) != 0)
+            return errno_error("get_robust_list", errno);
+        entry.next = &head.list;
+        head.list.next = &entry;
+        head.futex_offset =
+            reinterpret_cast<char*>(&settings.owner) - reinterpret_cast<char*>(&entry);
+        head.list_op_pending = nullptr;
+        // Before the kernel looks for it: a word without this thread's number is passed over.
+        __atomic_store_n(&settings.owner, static_cast<uint32_t>(gettid()), __ATOMIC_RELEASE);
+        if (syscall(SYS_set_robust_list, &head, sizeof head) != 0) {
+            before = nullptr;
+            return errno_error("set_robust_list", errno);
+        }
+        return {};
+    }
+
+    void give_up() {
+        // It was registered before, so it can't fail.
+        syscall(SYS_set_robust_list, before, sizeof head);
+        before = nullptr;
+    }
+};
+thread_local Ownership t_ownership;
+
+// A memfd that can neither grow nor shrink, mapped here with `protection`. `further_seals` are put
+// on once that mapping is there.
+Result<void*> make_shared(const char* name, uint64_t bytes, int protection, int further_seals,
+                          Fd& fd) {
+    fd = Fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!fd.valid()) return errno_error("memfd_create of the session's table", errno);
+    if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
+        return errno_error("size the session's table", errno);
+    void* memory = mmap(nullptr, bytes, protection, MAP_SHARED, fd.get(), 0);
+    if (memory == MAP_FAILED) return errno_error("map the session's table", errno);
+    if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL | further_seals) !=
+        0) {
+        const int error = errno;
+        munmap(memory, bytes);
+        return errno_error("seal the session's table", error);
+    }
+    return memory;
 }
 
-static_assert(sizeof(pthread_mutex_t) <= sizeof(sb_table_header::owner));
+uint64_t load(const __u64& value) {
+    return __atomic_load_n(&value, __ATOMIC_RELAXED);
+}
+
+nanoseconds time_of(const __u64& value) {
+    return nanoseconds(std::min(load(value), kMaxNanoseconds));
+}
 
 } // namespace
 
-PythonTable::PythonTable(Fd fd, void* memory) : fd_(std::move(fd)), memory_(memory) {}
-
 Result<std::unique_ptr<PythonTable>> PythonTable::create(uint32_t lines) {
-    sb_table_header header{};
-    header.magic = SB_TABLE_MAGIC;
-    header.version = SB_TABLE_VERSION;
-    header.target_count = lines;
-    header.slot_bytes = static_cast<uint32_t>(aligned(sizeof(sb_slot) + lines * sizeof(sb_counts)));
-    header.slot_count =
-        static_cast<uint32_t>(std::clamp(kSlotBudget / header.slot_bytes, kMinSlots, kMaxSlots));
-    header.targets_offset = aligned(sizeof(header));
-    header.turns_offset = aligned(header.targets_offset + lines * sizeof(sb_target));
-    header.slots_offset = aligned(header.turns_offset + lines * sizeof(sb_turn));
-    header.bytes = header.slots_offset + uint64_t{header.slot_count} * header.slot_bytes;
-    if (header.bytes > SB_TABLE_MAX_BYTES)
+    const uint64_t slots =
+        std::clamp<uint64_t>(kSlotBudget / sb_slot_bytes(lines), kMinSlots, SB_TABLE_MAX_SLOTS);
+    std::unique_ptr<PythonTable> table(new PythonTable());
+    table->lines_ = lines;
+    table->slots_ = static_cast<uint32_t>(slots);
+    const uint64_t counters_bytes = sb_counters_bytes(lines, table->slots_);
+    if (lines > SB_MAX_TARGETS || counters_bytes > SB_TABLE_MAX_BYTES)
         return make_error(ErrorKind::kUnsupported,
                           "the targets file has too many lines for Python targets");
 
-    Fd fd(memfd_create("speedbump", MFD_CLOEXEC));
-    if (!fd.valid()) return errno_error("memfd_create of the session's table", errno);
-    if (ftruncate(fd.get(), static_cast<off_t>(header.bytes)) != 0)
-        return errno_error("size the session's table", errno);
-    void* memory = mmap(nullptr, header.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-    if (memory == MAP_FAILED) return errno_error("map the session's table", errno);
-    *static_cast<sb_table_header*>(memory) = header;
+    auto settings = make_shared("speedbump-settings", sb_settings_bytes(lines),
+                                PROT_READ | PROT_WRITE, F_SEAL_FUTURE_WRITE, table->settings_fd_);
+    if (!settings) return std::move(settings).error();
+    table->settings_ = *settings;
+    table->settings() = {};
+    table->settings().magic = SB_TABLE_MAGIC;
+    table->settings().version = SB_TABLE_VERSION;
+    table->settings().target_count = lines;
+    table->settings().slot_count = table->slots_;
 
-    auto* owner = reinterpret_cast<pthread_mutex_t*>(static_cast<sb_table_header*>(memory)->owner);
-    pthread_mutexattr_t attributes;
-    pthread_mutexattr_init(&attributes);
-    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
-    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
-    int error = pthread_mutex_init(owner, &attributes);
-    if (error == 0) error = pthread_mutex_lock(owner);
-    pthread_mutexattr_destroy(&attributes);
-    if (error != 0) {
-        munmap(memory, header.bytes);
-        return errno_error("lock the session's table", error);
-    }
-    return std::unique_ptr<PythonTable>(new PythonTable(std::move(fd), memory));
+    auto counters =
+        make_shared("speedbump-counters", counters_bytes, PROT_READ, 0, table->counters_fd_);
+    if (!counters) return std::move(counters).error();
+    table->counters_ = *counters;
+    if (auto taken = t_ownership.take(table->settings()); !taken) return std::move(taken).error();
+    return table;
 }
 
 PythonTable::~PythonTable() {
-    __atomic_store_n(&header().armed, 0u, __ATOMIC_RELAXED);
-    __atomic_store_n(&header().closed, 1u, __ATOMIC_RELEASE);
-    // Else the kernel would look at unmapped memory when this thread ends.
-    pthread_mutex_unlock(reinterpret_cast<pthread_mutex_t*>(header().owner));
-    munmap(memory_, header().bytes);
+    if (settings_ != nullptr) {
+        __atomic_store_n(&settings().armed, 0u, __ATOMIC_RELAXED);
+        __atomic_store_n(&settings().closed, 1u, __ATOMIC_RELEASE);
+        // Else the kernel would look at unmapped memory when this thread ends.
+        if (std::exchange(settings().owner, 0u) != 0) t_ownership.give_up();
+        munmap(settings_, sb_settings_bytes(lines_));
+    }
+    if (counters_ != nullptr)
+        munmap(const_cast<void*>(counters_), sb_counters_bytes(lines_, slots_));
 }
 
 void PythonTable::arm(bool armed) {
-    __atomic_store_n(&header().armed, armed ? 1u : 0u, __ATOMIC_RELEASE);
+    __atomic_store_n(&settings().armed, armed ? 1u : 0u, __ATOMIC_RELEASE);
 }
 
-void PythonTable::configure(uint32_t line, const TargetSettings& settings,
+void PythonTable::configure(uint32_t line, const TargetSettings& target_settings,
                             uint64_t window_origin_ns) {
-    write_target(at<sb_target>(header().targets_offset)[line], settings, window_origin_ns, false);
+    auto* targets = reinterpret_cast<sb_target*>(&settings() + 1);
+    write_target(targets[line], target_settings, window_origin_ns, false);
 }
 
-std::vector<Counts> PythonTable::read_counts() const {
-    std::map<std::pair<uint32_t, uint32_t>, Counts> sums;
-    for (uint32_t index = 0; index < header().slot_count; ++index) {
-        const auto* slot =
-            at<const sb_slot>(header().slots_offset + uint64_t{index} * header().slot_bytes);
-        const uint32_t tgid = __atomic_load_n(&slot->tgid, __ATOMIC_ACQUIRE);
-        if (tgid == 0 && index != 0) continue;
+std::vector<Counts> PythonTable::read_counts(const ProcessOf& process_of) const {
+    std::map<std::pair<uint32_t, pid_t>, Counts> sums;
+    for (uint32_t index = 0; index < slots_; ++index) {
+        const auto* slot = reinterpret_cast<const sb_slot*>(static_cast<const char*>(counters_) +
+                                                            sb_slot_offset(lines_, index));
+        const uint64_t writer = __atomic_load_n(&slot->writer, __ATOMIC_ACQUIRE);
+        if (writer == 0 && index != 0) continue;
         const auto* counts = reinterpret_cast<const sb_counts*>(slot + 1);
-        for (uint32_t line = 0; line < header().target_count; ++line) {
-            const auto load = [](const __u64& value) {
-                return __atomic_load_n(&value, __ATOMIC_RELAXED);
-            };
+        std::optional<pid_t> process;
+        for (uint32_t line = 0; line < lines_; ++line) {
             const uint64_t hits = load(counts[line].hits);
             if (hits == 0) continue;
-            Counts& sum = sums[{line, tgid}];
+            if (!process) {
+                const auto pid = static_cast<uint32_t>(writer);
+                const bool is_pid = index != 0 && pid != 0 && pid <= INT_MAX;
+                process = is_pid ? process_of(static_cast<uint32_t>(writer >> 32),
+                                              static_cast<pid_t>(pid))
+                                 : 0;
+            }
+            Counts& sum = sums[{line, *process}];
             sum.target = line;
-            sum.process = static_cast<pid_t>(tgid);
-            sum.hits += hits;
-            sum.delays += load(counts[line].delays);
-            sum.requested += nanoseconds(load(counts[line].requested_ns));
-            sum.measured += nanoseconds(load(counts[line].measured_ns));
+            sum.process = *process;
+            sum += {.hits = hits,
+                    .delays = load(counts[line].delays),
+                    .requested = time_of(counts[line].requested_ns),
+                    .measured = time_of(counts[line].measured_ns)};
         }
     }
     std::vector<Counts> result;
@@ -110,7 +173,7 @@ std::vector<Counts> PythonTable::read_counts() const {
 }
 
 uint64_t PythonTable::lost_counts() const {
-    return __atomic_load_n(&header().lost_counts, __ATOMIC_RELAXED);
+    return load(static_cast<const sb_counters*>(counters_)->lost_counts);
 }
 
 } // namespace speedbump::engine

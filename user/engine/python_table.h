@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <pthread.h>
-
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -14,35 +13,45 @@
 
 namespace speedbump::engine {
 
-// The session's end of the table that it shares with every interpreter it has hooked
-// (bpf/abi.h: sb_table_header): settings by line of the targets file, counters by process. The
-// creating thread owns it: when that thread dies, also by SIGKILL, the kernel says so in the table
-// and the hooks remove themselves. Destruction closes the table for good.
+// The session's end of the table that it shares with every interpreter it has hooked (bpf/abi.h):
+// settings by line of the targets file, which only the loader can write, and counters by process,
+// which the targets write and which are read as numbers only. The creating thread owns the table:
+// when that thread dies, also by SIGKILL, the kernel says so in the settings and the hooks remove
+// themselves. Destruction, on that same thread, closes the table for good.
 class PythonTable {
   public:
+    // kInvalid: this thread owns a table already. kUnsupported: too many lines.
     static Result<std::unique_ptr<PythonTable>> create(uint32_t lines);
     ~PythonTable();
     PythonTable(const PythonTable&) = delete;
     PythonTable& operator=(const PythonTable&) = delete;
 
-    int fd() const { return fd_.get(); } // the memfd to hand to interpreters
+    // The memfds to hand to interpreters. Nobody can map the first for writing any more, and
+    // neither can change its size.
+    int settings_fd() const { return settings_fd_.get(); }
+    int counters_fd() const { return counters_fd_.get(); }
+
     void arm(bool armed);
     // As BpfEngine::configure, by line index.
     void configure(uint32_t line, const TargetSettings& settings, uint64_t window_origin_ns);
-    // Per line and process (as it sees its own PID) since the table was made.
-    std::vector<Counts> read_counts() const;
+
+    // The process that a writer is, given as it sees itself: the number of its PID namespace and
+    // its PID there. Both are what the target says. 0: not known.
+    using ProcessOf = std::function<pid_t(uint32_t pid_namespace, pid_t pid)>;
+    // Per line and process since the table was made.
+    std::vector<Counts> read_counts(const ProcessOf& process_of) const;
     uint64_t lost_counts() const;
 
   private:
-    PythonTable(Fd fd, void* memory);
-    sb_table_header& header() const { return *static_cast<sb_table_header*>(memory_); }
-    template <typename T>
-    T* at(uint64_t offset) const {
-        return reinterpret_cast<T*>(static_cast<char*>(memory_) + offset);
-    }
+    PythonTable() = default;
+    sb_settings& settings() const { return *static_cast<sb_settings*>(settings_); }
 
-    Fd fd_;
-    void* memory_;
+    uint32_t lines_ = 0;
+    uint32_t slots_ = 0;
+    Fd settings_fd_;
+    Fd counters_fd_;
+    void* settings_ = nullptr;       // writable
+    const void* counters_ = nullptr; // read-only: what is there is the targets'
 };
 
 } // namespace speedbump::engine

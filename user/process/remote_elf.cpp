@@ -16,7 +16,8 @@ namespace {
 
 constexpr uint64_t kPageSize = 4096;
 constexpr size_t kMaxSymbolName = 256;
-constexpr uint32_t kMaxChain = 1 << 16; // a damaged hash table must not hold us
+constexpr uint32_t kMaxChain = 1 << 16;       // a damaged hash table must not hold us
+constexpr uint64_t kMaxRelocations = 1 << 22; // nor one that says it has no end
 
 uint64_t page_up(uint64_t address) {
     return (address + kPageSize - 1) & ~(kPageSize - 1);
@@ -257,20 +258,29 @@ std::optional<uint64_t> RemoteModule::find(std::string_view name) const {
     return std::nullopt;
 }
 
+std::optional<std::string> RemoteModule::symbol_at(const Elf64_Rela& entry) const {
+    auto symbol =
+        memory_.value<Elf64_Sym>(symbols_ + ELF64_R_SYM(entry.r_info) * sizeof(Elf64_Sym));
+    if (!symbol) return std::nullopt;
+    char name[kMaxSymbolName] = {};
+    memory_.read_some(strings_ + symbol->st_name, name, sizeof(name) - 1);
+    return std::string(name);
+}
+
 std::optional<std::string> RemoteModule::symbol_of_slot(uint64_t slot) const {
+    std::array<Elf64_Rela, 1024> entries;
     for (const Range& range : relocations_) {
-        std::vector<Elf64_Rela> entries((range.end - range.start) / sizeof(Elf64_Rela));
-        size_t bytes =
-            memory_.read_some(range.start, entries.data(), entries.size() * sizeof(Elf64_Rela));
-        entries.resize(bytes / sizeof(Elf64_Rela));
-        for (const Elf64_Rela& entry : entries) {
-            if (bias_ + entry.r_offset != slot) continue;
-            auto symbol =
-                memory_.value<Elf64_Sym>(symbols_ + ELF64_R_SYM(entry.r_info) * sizeof(Elf64_Sym));
-            if (!symbol) return std::nullopt;
-            char name[kMaxSymbolName] = {};
-            memory_.read_some(strings_ + symbol->st_name, name, sizeof(name) - 1);
-            return std::string(name);
+        // The size is what the target says: memory is taken for what is there.
+        const uint64_t stated = (range.end - range.start) / sizeof(Elf64_Rela);
+        const uint64_t count = std::min(stated, kMaxRelocations);
+        for (uint64_t first = 0; first < count; first += entries.size()) {
+            const uint64_t wanted = std::min<uint64_t>(count - first, entries.size());
+            const size_t bytes = memory_.read_some(range.start + first * sizeof(Elf64_Rela),
+                                                   entries.data(), wanted * sizeof(Elf64_Rela));
+            const uint64_t got = bytes / sizeof(Elf64_Rela);
+            for (uint64_t i = 0; i < got; ++i)
+                if (bias_ + entries[i].r_offset == slot) return symbol_at(entries[i]);
+            if (got < wanted) break;
         }
     }
     return std::nullopt;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <elf.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -72,6 +73,7 @@ class RemoteModule {
     bool load(const std::vector<Mapping>& mappings, size_t first, size_t last);
     uint64_t pointer(uint64_t value) const;
     bool is_named(uint64_t symbol_index, std::string_view name, uint64_t* address) const;
+    std::optional<std::string> symbol_at(const Elf64_Rela& entry) const;
 
     RemoteMemory memory_;
     std::string path_;

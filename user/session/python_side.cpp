@@ -48,7 +48,8 @@ Result<std::unique_ptr<PythonSide>> PythonSide::create(
     if (!table) return std::move(table).error();
     side->table_ = std::move(*table);
     session.identity = fmt::format("{}-{}", getpid(), monotonic_ns());
-    session.table = side->table_->fd();
+    session.settings = side->table_->settings_fd();
+    session.counters = side->table_->counters_fd();
     auto engine = engine::PythonEngine::create(std::move(session), engine::core_directories());
     if (!engine) return std::move(engine).error();
     side->engine_ = std::move(*engine);
@@ -76,6 +77,11 @@ void PythonSide::configure(size_t line, const engine::TargetSettings& settings,
     table_->configure(static_cast<uint32_t>(line), settings, window_origin_ns);
 }
 
+std::vector<engine::Counts> PythonSide::read_counts() {
+    return table_->read_counts(
+        [this](uint32_t pid_namespace, pid_t pid) { return pid_names_.here(pid_namespace, pid); });
+}
+
 void PythonSide::record(std::vector<engine::PythonMatch> matches) {
     matches_.insert(matches_.end(), std::make_move_iterator(matches.begin()),
                     std::make_move_iterator(matches.end()));
@@ -87,9 +93,7 @@ void PythonSide::attach(const std::vector<std::pair<pid_t, uint64_t>>& processes
     for (const auto& [pid, roots] : processes_and_roots) {
         if (attached_.contains(pid)) continue;
         Attempt& attempt = attempts_[pid];
-        if (attempt.under_way || attempt.told || attempt.next != Clock::time_point::max() ||
-            !has_interpreter(pid))
-            continue;
+        if (!attempt.is_idle() || !has_interpreter(pid)) continue;
         attempt.roots = roots;
         if (wait)
             waited_for[roots].push_back(pid);
@@ -100,6 +104,22 @@ void PythonSide::attach(const std::vector<std::pair<pid_t, uint64_t>>& processes
         auto outcomes = engine_->attach(pids, roots);
         for (size_t i = 0; i < pids.size(); ++i) settle(pids[i], std::move(outcomes[i]));
     }
+}
+
+void PythonSide::forked(pid_t parent, pid_t child, uint64_t roots) {
+    const bool hooked =
+        (attached_.contains(parent) && !fresh_.contains(parent)) || inherited_.contains(parent);
+    if (hooked) {
+        inherited_.insert(child);
+        return;
+    }
+    const auto attempt = attempts_.find(parent);
+    if (attempt != attempts_.end() && attempt->second.told) { // it failed, as its child would
+        attempts_[child].told = true;
+        return;
+    }
+    if (attempt != attempts_.end() && attempt->second.is_idle()) return; // no interpreter in it
+    attach({{child, roots}}, false);
 }
 
 void PythonSide::begin(pid_t pid, Attempt& attempt) {
@@ -128,8 +148,11 @@ void PythonSide::settle(pid_t pid, Result<engine::PythonAttachment> outcome) {
                             "started with -I, -E or -S, or not with the environment that run "
                             "had set",
                             pid));
+        pid_names_.note(pid);
         record(outcome->matches);
         attached_.insert_or_assign(pid, std::move(*outcome));
+        fresh_.insert(pid);
+        inherited_.erase(pid);
         ever_attached_ = true;
     }
     if (outdated) { // a success may have been the program before's
@@ -158,7 +181,7 @@ void PythonSide::hear() {
         record(std::move(event.matches));
         if (event.kind == engine::PythonEvent::Kind::kGone) {
             attached_.erase(event.process);
-            if (event.reason == "exit") attempts_[event.process].told = true; // it is ending
+            if (event.reason == "exit") attempts_[event.process].ending = true;
         }
         if (event.outcome) settle(event.process, std::move(*event.outcome));
     }
@@ -167,11 +190,13 @@ void PythonSide::hear() {
 void PythonSide::execed(pid_t pid) {
     hear(); // the old program's channel hung up
     attached_.erase(pid);
+    inherited_.erase(pid);
     const bool under_way = attempts_[pid].under_way;
     attempts_[pid] = {.execed = true, .under_way = under_way, .outdated = under_way};
 }
 
 void PythonSide::exited(pid_t pid) {
+    inherited_.erase(pid);
     const auto attempt = attempts_.find(pid);
     if (attempt != attempts_.end() && !attempt->second.under_way) attempts_.erase(attempt);
 }

@@ -7,12 +7,14 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "engine/python_engine.h"
 #include "engine/python_table.h"
 #include "inject/start_module.h"
+#include "process/namespaces.h"
 #include "session/types.h"
 #include "targets/target.h"
 #include "util/clock.h"
@@ -35,6 +37,14 @@ class PythonSide {
     // `wait`: until all are hooked or have failed, as befits a session's beginning; else threads
     // do it meanwhile, and tend() takes in what came of it.
     void attach(const std::vector<std::pair<pid_t, uint64_t>>& processes_and_roots, bool wait);
+    // A member was forked. It has its parent's hooks if they were in by then; else it is hooked
+    // like any other process. Told of every fork, in their order.
+    void forked(pid_t parent, pid_t child, uint64_t roots);
+    // All forks that came before the last hook are told now: what is forked from here on has the
+    // hooks of its parent.
+    void all_forks_told() { fresh_.clear(); }
+    // Whether attach() or tend() hooked somebody since then.
+    bool has_fresh() const { return !fresh_.empty(); }
     // The process runs another program now.
     void execed(pid_t pid);
     void exited(pid_t pid);
@@ -51,7 +61,7 @@ class PythonSide {
     void configure(size_t line, const engine::TargetSettings& settings, uint64_t window_origin_ns);
     void arm(bool armed) { table_->arm(armed); }
     // By line and process.
-    std::vector<engine::Counts> read_counts() const { return table_->read_counts(); }
+    std::vector<engine::Counts> read_counts();
     uint64_t lost_counts() const { return table_->lost_counts(); }
     const std::vector<engine::PythonMatch>& matches() const { return matches_; }
     const std::map<pid_t, engine::PythonAttachment>& attached() const { return attached_; }
@@ -65,8 +75,12 @@ class PythonSide {
         bool under_way = false; // else `next` says when it is tried again
         bool outdated = false;  // what is under way is aimed at the program before
         bool told = false;      // that it failed; not tried again
+        bool ending = false;    // it said so; not tried again
         Clock::time_point next = Clock::time_point::max();
         Clock::time_point until{};
+        bool is_idle() const {
+            return !under_way && !told && !ending && next == Clock::time_point::max();
+        }
     };
     explicit PythonSide(std::function<void(const std::string&)> warn) : warn_(std::move(warn)) {}
     void begin(pid_t pid, Attempt& attempt);
@@ -79,8 +93,11 @@ class PythonSide {
     std::unique_ptr<engine::PythonEngine> engine_; // after the table, so that it detaches first
     std::vector<engine::PythonMatch> matches_;
     std::map<pid_t, engine::PythonAttachment> attached_;
+    std::set<pid_t> fresh_;     // attached, while forks from before that may not be told yet
+    std::set<pid_t> inherited_; // hooked since their fork, and not attached
     std::map<pid_t, Attempt> attempts_;
     bool ever_attached_ = false;
+    process::PidNames pid_names_; // whose counters are whose
     std::optional<inject::StartModule> start_module_;
     bool told_late_ = false;
 };

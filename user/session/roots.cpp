@@ -4,6 +4,7 @@
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -12,6 +13,7 @@
 #include <sstream>
 
 #include "abi.h"
+#include "process/ownership.h"
 
 namespace speedbump::session {
 
@@ -47,6 +49,7 @@ Result<uint32_t> find_root(pid_t pid, const std::vector<process::ListedProcess>&
     if (found->kernel_thread)
         return make_error(ErrorKind::kNotFound, number + " (" + found->command +
                                                     ") is a kernel thread: it runs no user code");
+    if (auto ours = process::require_ours({&pid, 1}); !ours) return std::move(ours).error();
     if (status_field(pid, "State").rfind('Z', 0) == 0)
         return make_error(ErrorKind::kNotFound,
                           number + " (" + found->command +
@@ -69,6 +72,10 @@ std::string cgroup2_mount() {
 
 Result<Roots> find_roots(const SessionOptions& options, const targets::TargetsFile& file,
                          const std::vector<process::ListedProcess>& processes, uint32_t own_tgid) {
+    if (options.cgroup && getuid() != 0)
+        return make_error(ErrorKind::kPermission,
+                          "--cgroup takes in whoever is in there: that needs root")
+            .with_hint("run as root (sudo), or name processes of your own with --pid");
     Roots roots;
     for (const pid_t pid : options.pids) {
         auto tgid = find_root(pid, processes, own_tgid);

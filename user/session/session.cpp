@@ -15,6 +15,8 @@
 #include "engine/features.h"
 #include "engine/kmod_engine.h"
 #include "engine/mapping_watch.h"
+#include "process/namespaces.h"
+#include "process/ownership.h"
 #include "process/resolver.h"
 #include "session/engine_choice.h"
 #include "session/members.h"
@@ -91,7 +93,8 @@ struct Session::Impl {
     engine::Floors floors;
     Members members;
 
-    uint64_t armed_at_ns = 0;
+    uint64_t armed_at_ns = 0; // monotonic_ns()
+    const int64_t clock_offset_ns = process::monotonic_offset_of(getpid());
     OutsiderScan scan;
     Clock::time_point last_scan{};
     struct Newborn {
@@ -107,6 +110,10 @@ struct Session::Impl {
 
     Reaper reaper; // last: its probes go before the engine they lead to
 
+    void warn_of(Error error, const std::string& what) const {
+        warn(std::move(error).with_context(what).message);
+    }
+
     // --- beginning
     Result<void> build_tree();
     Result<void> find_targets();
@@ -120,6 +127,12 @@ struct Session::Impl {
     void describe(Target& target) const;
     bool is_below_floor(const Target& target) const;
     Result<void> configure(uint32_t index);
+    void configure_or_warn(uint32_t index);
+    // On the clock of the host, which hooks and BPF compare with, whatever namespace we are in.
+    uint64_t window_origin() const {
+        return armed_at_ns == 0 ? 0 : armed_at_ns - static_cast<uint64_t>(clock_offset_ns);
+    }
+    void configure_all(const std::vector<Probe>& probes);
     bool may_be_narrow() const { return features.uprobe_multi_pid || !features.uprobe_multi; }
     Result<void> probe_member(Member& member, const FileKey& key);
     Result<void> probe_all_files(Member& member);
@@ -135,6 +148,8 @@ struct Session::Impl {
     // --- events
     void look_at(Member& member);
     void handle(const engine::TreeEvent& event);
+    void handle_events();
+    void make_up_for_lost_events();
     void handle_mappings();
     void probe_newborns();
     void advance_scan();
@@ -246,6 +261,9 @@ Result<void> Session::Impl::build_tree() {
     std::vector<process::ForkEdge> edges;
     std::vector<engine::TreeEvent> events;
     std::map<uint32_t, uint64_t> added; // by us, or born as a member
+    std::set<uint32_t> foreign;         // below it, but not the caller's to slow
+    for (const process::ListedProcess& process : *listed)
+        if (!process::is_ours(process.pid)) foreign.insert(process.tgid);
     // Until nobody is left to add: what forks from then on was a member before.
     for (bool grew = true; grew;) {
         for (engine::TreeEvent& event : bpf->drain_events()) {
@@ -264,6 +282,7 @@ Result<void> Session::Impl::build_tree() {
         const auto tree = process::descendants(*listed, edges, roots.bits, options.follow_children,
                                                bpf->own_tgid());
         for (const auto& [tgid, bits] : tree) {
+            if (foreign.contains(tgid)) continue;
             uint64_t& have = added[tgid];
             if ((have & bits) == bits) continue;
             auto done = bpf->add_member(tgid, bits);
@@ -396,6 +415,7 @@ void Session::Impl::hook_interpreters() {
     for (const auto& [tgid, member] : members.all())
         if (member.alive) processes.emplace_back(member.pid, member.roots);
     python->attach(processes, true);
+    handle_events(); // those that were forked before the hook of their parent was in
 }
 
 // --- targets and probes
@@ -423,14 +443,25 @@ bool Session::Impl::is_below_floor(const Target& target) const {
 Result<void> Session::Impl::configure(uint32_t index) {
     if (targets[index].world == targets::World::kPython) {
         if (!python) return {}; // taken out
-        python->configure(targets[index].line_index, targets[index].settings, armed_at_ns);
+        python->configure(targets[index].line_index, targets[index].settings, window_origin());
         return {};
     }
     if (kmod) {
         kmod->configure(index, targets[index].settings, armed_at_ns);
         return {};
     }
-    return bpf->configure(index, targets[index].settings, armed_at_ns, files[file_of[index]].wide);
+    return bpf->configure(index, targets[index].settings, window_origin(),
+                          files[file_of[index]].wide);
+}
+
+// A target that keeps its old settings is told of.
+void Session::Impl::configure_or_warn(uint32_t index) {
+    if (auto done = configure(index); !done)
+        warn_of(done.error(), "configure " + targets[index].name);
+}
+
+void Session::Impl::configure_all(const std::vector<Probe>& probes) {
+    for (const Probe& probe : probes) configure_or_warn(probe.target);
 }
 
 uint32_t Session::Impl::add_target(const process::NativeMatch& match) {
@@ -474,13 +505,20 @@ void Session::Impl::take(Member& member, process::Findings&& findings) {
         if (kmod && target_file.wide) {
             if (auto done = forward(key, probes); !done) warn(done.error().message);
         } else if (target_file.wide && !is_out) {
-            if (auto links = bpf->attach_wide(attach_path(key), probes, failed))
+            auto links = bpf->attach_wide(attach_path(key), probes, failed);
+            if (links)
                 target_file.wide_links.append(std::move(*links));
+            else
+                warn_of(links.error(), "probe new functions of a file");
         }
         for (auto& [tgid, present] : target_file.narrow) {
-            if (auto links =
-                    bpf->attach_narrow(attach_path(key), probes, members.find(tgid)->pid, failed))
+            const Member* other = members.find(tgid);
+            if (!other || !other->alive) continue;
+            auto links = bpf->attach_narrow(attach_path(key), probes, other->pid, failed);
+            if (links)
                 present.append(std::move(*links));
+            else if (links.error().kind != ErrorKind::kNotFound) // it has ended
+                warn_of(links.error(), fmt::format("process {}", other->pid));
         }
         refused(failed);
     }
@@ -578,7 +616,7 @@ void Session::Impl::widen(const FileKey& key) {
     target_file.wide_links = std::move(*links);
     target_file.wide = true;
     // Both sets of probes are in place; each target changes from one to the other at once.
-    for (const Probe& probe : target_file.probes) (void)configure(probe.target);
+    configure_all(target_file.probes);
     for (auto& [tgid, narrow_links] : target_file.narrow) reaper.release(std::move(narrow_links));
     target_file.narrow.clear();
 }
@@ -588,8 +626,9 @@ void Session::Impl::narrow(const FileKey& key) {
     if (!target_file.wide || !may_be_narrow() || kmod) return;
     target_file.wide = false;
     for (auto& [tgid, member] : members.all())
-        if (member.alive && member.files.contains(key)) (void)probe_member(member, key);
-    for (const Probe& probe : target_file.probes) (void)configure(probe.target);
+        if (member.alive && member.files.contains(key))
+            if (auto probed = probe_member(member, key); !probed) warn(probed.error().message);
+    configure_all(target_file.probes);
     reaper.release(std::move(target_file.wide_links));
 }
 
@@ -626,12 +665,15 @@ void Session::Impl::handle(const engine::TreeEvent& event) {
         case Type::kFork:
         case Type::kJoin: {
             const Member* parent = members.find(event.parent_tgid);
+            const pid_t parent_pid = parent ? parent->pid : 0;
             Member& member = members.add({event.tgid, event.pid, event.command, event.roots, true,
                                           parent ? parent->files : std::set<FileKey>()});
-            if (event.type == Type::kJoin)
+            if (event.type == Type::kJoin) {
                 look_at(member);
-            else
+            } else {
                 newborn.push_back({event.tgid, Clock::now()});
+                if (python) python->forked(parent_pid, event.pid, event.roots);
+            }
             break;
         }
         case Type::kExec: {
@@ -644,6 +686,11 @@ void Session::Impl::handle(const engine::TreeEvent& event) {
             // is gone.
             if (event.parent_tgid != 0) drop_probes(event.tgid);
             if (python) python->execed(event.pid);
+            if (!process::is_ours(event.pid)) { // a program that runs with other rights
+                bpf->remove_member(event.tgid);
+                drop_probes(event.tgid);
+                break;
+            }
             look_at(*member);
             break;
         }
@@ -662,6 +709,48 @@ void Session::Impl::handle(const engine::TreeEvent& event) {
         case Type::kEdge:
             break; // recorded while the tree was built only
     }
+}
+
+void Session::Impl::handle_events() {
+    // What was hooked before this look at the events is told of all forks from before its hook.
+    const bool fresh = python && python->has_fresh();
+    for (const engine::TreeEvent& event : bpf->drain_events()) handle(event);
+    if (fresh) python->all_forks_told();
+}
+
+// The kernel knows the members; where events were lost, they are asked for again.
+void Session::Impl::make_up_for_lost_events() {
+    const uint64_t lost = bpf->lost_events();
+    if (lost == lost_events_told) return;
+    warn(fmt::format("{} events of the process tree were lost: looking at all of it again",
+                     lost - lost_events_told));
+    auto listed = bpf->list_processes();
+    if (!listed) {
+        warn_of(listed.error(), "list the processes");
+        return; // and again at the next turn
+    }
+    lost_events_told = lost;
+    std::set<uint32_t> living;
+    for (const process::ListedProcess& process : *listed) {
+        const uint64_t bits = process.ended ? 0 : bpf->member_roots(process.tgid);
+        if (bits == 0) continue;
+        living.insert(process.tgid);
+        Member* member = members.find(process.tgid);
+        if (!member || !member->alive)
+            member = &members.add({process.tgid, process.pid, process.command, bits, true, {}});
+        look_at(*member);
+        newborn.push_back({process.tgid, Clock::now()});
+    }
+    std::vector<engine::TreeEvent> exits;
+    for (const auto& [tgid, member] : members.all()) {
+        if (!member.alive || living.contains(tgid)) continue;
+        engine::TreeEvent event{};
+        event.type = engine::TreeEvent::Type::kExit;
+        event.tgid = tgid;
+        event.pid = member.pid;
+        exits.push_back(event);
+    }
+    for (const engine::TreeEvent& event : exits) handle(event);
 }
 
 void Session::Impl::handle_mappings() {
@@ -781,17 +870,14 @@ Result<void> Session::run_for(milliseconds timeout, int wake_fd) {
             epoll_wait(impl_->epoll.get(), ready, 8,
                        static_cast<int>(std::chrono::ceil<milliseconds>(sleep).count()));
         if (count < 0 && errno != EINTR) return errno_error("epoll_wait", errno);
-        for (const engine::TreeEvent& event : impl_->bpf->drain_events()) impl_->handle(event);
+        impl_->handle_events();
         if (impl_->mappings) impl_->handle_mappings();
         if (impl_->python) impl_->python->tend();
         if (impl_->kmod) impl_->kmod->tend();
         impl_->probe_newborns();
         impl_->advance_scan();
         if (impl_->members.crowded()) (void)impl_->take_counts();
-        if (impl_->bpf->lost_events() != impl_->lost_events_told) {
-            impl_->lost_events_told = impl_->bpf->lost_events();
-            impl_->warn("events of the process tree were lost; some processes may be unslowed");
-        }
+        impl_->make_up_for_lost_events();
         if (impl_->bpf->member_count() == 0 && !impl_->options.cgroup)
             return make_error(ErrorKind::kNotFound, "no process of the tree is left");
         for (int i = 0; i < count; ++i)
@@ -808,7 +894,7 @@ void Session::arm() {
         for (uint32_t index = 0; index < impl_->targets.size(); ++index) {
             const TargetSettings& settings = impl_->targets[index].settings;
             if (settings.start.count() > 0 || settings.duration.count() > 0)
-                (void)impl_->configure(index);
+                impl_->configure_or_warn(index);
         }
     }
     impl_->bpf->arm(true);
@@ -863,7 +949,7 @@ void Session::take_out(bool keep_interpreters, const std::set<size_t>& enabled_l
     if (keep_interpreters) {
         for (const auto& [line, index] : self.target_of_line) {
             self.targets[index].settings.enabled = enabled_lines.contains(line);
-            (void)self.configure(index);
+            self.configure_or_warn(index);
         }
         return;
     }
@@ -880,6 +966,7 @@ Result<void> Session::put_back() {
         std::vector<engine::RefusedProbe> failed;
         auto links = self.bpf->attach_wide(self.attach_path(key), target_file.probes, failed);
         if (!links) return std::move(links).error();
+        self.refused(failed);
         target_file.wide_links = std::move(*links);
     }
     for (auto& [tgid, member] : self.members.all())
@@ -917,7 +1004,7 @@ int Session::tree_map() const {
 
 Snapshot Session::snapshot() {
     Impl& self = *impl_;
-    for (const engine::TreeEvent& event : self.bpf->drain_events()) self.handle(event);
+    self.handle_events();
     Snapshot snapshot;
     snapshot.taken_at = std::chrono::system_clock::now();
     if (self.armed_at_ns != 0)

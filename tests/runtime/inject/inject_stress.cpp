@@ -66,12 +66,13 @@ double at(std::vector<double> values, double share) {
                            static_cast<size_t>(share * static_cast<double>(values.size())))];
 }
 
-std::unique_ptr<PythonEngine> make_engine(int table) {
+std::unique_ptr<PythonEngine> make_engine(const speedbump::test::TableFiles& table) {
     PythonSession session;
     session.identity = "stress";
     session.targets = "nowhere:nothing\n";
     session.lines = {0};
-    session.table = table;
+    session.settings = table.settings.get();
+    session.counters = table.counters.get();
     auto engine = PythonEngine::create(std::move(session), speedbump::engine::core_directories());
     return engine ? std::move(*engine) : nullptr;
 }
@@ -82,7 +83,8 @@ bool complain(const Options& options, const std::string& python, const std::stri
 }
 
 // An attaching process that is killed somewhere on its way.
-void kill_one(const Options& options, pid_t target, int table, std::mt19937& random) {
+void kill_one(const Options& options, pid_t target, const speedbump::test::TableFiles& table,
+              std::mt19937& random) {
     pid_t attacher = fork();
     if (attacher == 0) {
         speedbump::inject::InjectOptions inject;
@@ -102,8 +104,8 @@ bool stress(const Options& options, const std::string& python) {
     TargetProcess target({python, options.program, options.kind});
     if (!target.alive() || target.beats() == 0)
         return complain(options, python, "the target does not start");
-    speedbump::Fd table = speedbump::test::make_table(1, 0);
-    std::unique_ptr<PythonEngine> engine = make_engine(table.get());
+    const speedbump::test::TableFiles table = speedbump::test::make_table(1, 0);
+    std::unique_ptr<PythonEngine> engine = make_engine(table);
     if (!engine) return complain(options, python, "no engine");
     speedbump::inject::InjectOptions inject;
     inject.core = options.core;
@@ -149,7 +151,7 @@ bool stress(const Options& options, const std::string& python) {
 
     std::mt19937 random(4711);
     for (int i = 0; i < options.kills; ++i) {
-        kill_one(options, target.pid(), table.get(), random);
+        kill_one(options, target.pid(), table, random);
         if (!target.alive())
             return complain(
                 options, python,

@@ -403,12 +403,13 @@ TEST(Engine, NamesTheCommandThatBuildsACore) {
 TEST_P(EveryPython, TheCoreSlowsAndLetsGo) {
     TargetProcess target({python(), source("awkward.py"), "work"});
     ASSERT_TRUE(target.alive());
-    Fd table = test::make_table(1, 2000000);
+    test::TableFiles table = test::make_table(1, 2000000);
     engine::PythonSession session;
     session.identity = "test";
     session.targets = "__main__:work delay=2ms\n";
     session.lines = {0};
-    session.table = table.get();
+    session.settings = table.settings.get();
+    session.counters = table.counters.get();
     auto engine = engine::PythonEngine::create(session, engine::core_directories());
     ASSERT_TRUE(engine);
     auto rate = [&] {

@@ -86,35 +86,43 @@ class TargetProcess {
     volatile uint64_t* beats_ = nullptr;
 };
 
-// A session table (abi.h) of `targets` lines, armed, with a delay each and no owner to watch.
-inline Fd make_table(uint32_t targets, uint64_t delay_ns) {
-    auto align = [](uint64_t value) { return (value + 63) & ~uint64_t{63}; };
-    sb_table_header header{};
-    header.magic = SB_TABLE_MAGIC;
-    header.version = SB_TABLE_VERSION;
-    header.armed = 1;
-    header.target_count = targets;
-    header.slot_count = 64;
-    header.slot_bytes = static_cast<uint32_t>(align(sizeof(sb_slot) + targets * sizeof(sb_counts)));
-    header.targets_offset = align(sizeof(header));
-    header.turns_offset = align(header.targets_offset + targets * sizeof(sb_target));
-    header.slots_offset = align(header.turns_offset + targets * sizeof(sb_turn));
-    header.bytes = header.slots_offset + uint64_t{header.slot_count} * header.slot_bytes;
-    Fd table(memfd_create("speedbump-table", MFD_CLOEXEC));
-    if (ftruncate(table.get(), static_cast<off_t>(header.bytes)) != 0) return Fd();
-    if (pwrite(table.get(), &header, sizeof(header), 0) != sizeof(header)) return Fd();
-    for (uint32_t i = 0; i < targets; ++i) {
-        sb_target target{};
-        target.delay_ns = delay_ns;
-        target.every = 1;
-        target.root_mask = ~uint64_t{0};
-        target.enabled = 1;
-        if (pwrite(table.get(), &target, sizeof(target),
-                   static_cast<off_t>(header.targets_offset + i * sizeof(target))) !=
-            sizeof(target))
-            return Fd();
+// The two memfds of a session's table (abi.h) of `targets` lines, armed, with a delay each and no
+// owner to watch.
+struct TableFiles {
+    Fd settings;
+    Fd counters;
+};
+
+inline TableFiles make_table(uint32_t targets, uint64_t delay_ns) {
+    constexpr uint32_t kSlots = 64;
+    TableFiles files;
+    const auto make = [](const char* name, uint64_t bytes) {
+        Fd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+        return ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0 ? std::move(fd) : Fd();
+    };
+    files.settings = make("test-settings", sb_settings_bytes(targets));
+    files.counters = make("test-counters", sb_counters_bytes(targets, kSlots));
+    sb_settings settings{};
+    settings.magic = SB_TABLE_MAGIC;
+    settings.version = SB_TABLE_VERSION;
+    settings.armed = 1;
+    settings.target_count = targets;
+    settings.slot_count = kSlots;
+    std::vector<sb_target> entries(targets);
+    for (sb_target& entry : entries) {
+        entry.delay_ns = delay_ns;
+        entry.every = 1;
+        entry.root_mask = ~uint64_t{0};
+        entry.enabled = 1;
     }
-    return table;
+    const auto bytes = static_cast<ssize_t>(entries.size() * sizeof(sb_target));
+    if (pwrite(files.settings.get(), &settings, sizeof settings, 0) != sizeof settings ||
+        pwrite(files.settings.get(), entries.data(), static_cast<size_t>(bytes), sizeof settings) !=
+            bytes ||
+        fcntl(files.settings.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE) != 0 ||
+        fcntl(files.counters.get(), F_ADD_SEALS, F_SEAL_SHRINK) != 0)
+        return {};
+    return files;
 }
 
 } // namespace speedbump::test

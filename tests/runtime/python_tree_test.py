@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: MIT
+"""Whoever belongs to the tree is hooked, counted under its own PID, and in the window that was
+asked for: forks at the moment of the attach, PID and time namespaces."""
+
+import mmap
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+from harness import (
+    MS, Session, _leftovers, calls_by_pid, children, delays, main, need, scratch, start_puppet,
+    wait_for,
+)
+
+DELAY = 5 * MS
+
+# Forks a worker each few ms, of which 16 live at a time; each writes what its last call took.
+FORKING = """
+import mmap, os, random, struct, sys, time
+slots, pause, workers = 64, float(sys.argv[2]), {}
+with open(sys.argv[1], "r+b") as file:
+    shared = mmap.mmap(file.fileno(), slots * 16)
+def work(): pass
+def serve(slot):
+    end = time.monotonic() + random.uniform(1, 4)
+    while time.monotonic() < end:
+        begin = time.monotonic_ns()
+        work()
+        struct.pack_into("<QQ", shared, slot * 16, os.getpid(), time.monotonic_ns() - begin)
+        time.sleep(0.001)
+    os._exit(0)
+while True:
+    for slot, pid in list(workers.items()):
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            del workers[slot]
+    free = next((slot for slot in range(16) if slot not in workers), None)
+    if free is not None:
+        workers[free] = os.fork() or serve(free)
+    time.sleep(pause)
+"""
+
+CALLING = """
+import time
+def work(): pass
+while True:
+    work()
+    time.sleep(0.001)
+"""
+
+
+def start(program: str, *arguments: str, before: list[str] = []) -> subprocess.Popen:
+    path = scratch() / "program.py"
+    path.write_text(program)
+    process = subprocess.Popen([*before, sys.executable, str(path), *arguments])
+    _leftovers.append(lambda: (process.kill(), process.wait()))
+    return process
+
+
+def below(process: subprocess.Popen) -> int:
+    """The PID of the program that a wrapper has forked."""
+    wait_for(lambda: children(process.pid), 10, "the program starts")
+    pid = children(process.pid)[0]
+    _leftovers.append(lambda: os.path.exists(f"/proc/{pid}") and os.kill(pid, 9))
+    command = pathlib.Path(f"/proc/{pid}/cmdline")
+    wait_for(lambda: b"program.py" in command.read_bytes(), 10, "the program is executed")
+    return pid
+
+
+def test_workers_forked_at_the_moment_of_the_attach() -> None:
+    path = scratch() / "slots"
+    path.write_bytes(bytes(64 * 16))
+    for attach in range(6):
+        master = start(FORKING, str(path), "0.003")
+        wait_for(lambda: len(children(master.pid)) >= 8, 20, "workers")
+        with open(path, "r+b") as file, mmap.mmap(file.fileno(), 64 * 16) as shared:
+            def unslowed() -> list[int]:
+                living = set(children(master.pid))
+                words = memoryview(shared).cast("Q")
+                rows = {words[i]: words[i + 1] for i in range(0, len(words), 2)}
+                return [pid for pid, took in rows.items() if pid in living and took < DELAY]
+
+            with Session(f"*:work delay={DELAY}ns\n", pid=master.pid) as session:
+                seen: dict[int, float] = {}  # since when it has been seen unslowed
+                end = time.monotonic() + 3
+                while time.monotonic() < end:
+                    now = time.monotonic()
+                    seen = {pid: seen.get(pid, now) for pid in unslowed()}
+                    late = {pid: now - since for pid, since in seen.items() if now - since > 1}
+                    assert not late, f"attach {attach}: workers unslowed for long: {late}"
+                    time.sleep(0.01)
+                session.stop()
+        master.kill()
+        master.wait()
+        for pid in {int(name) for name in os.listdir("/proc") if name.isdigit()}:
+            try:
+                if str(path).encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, 9)
+            except OSError:
+                pass
+
+
+def test_a_container_is_counted_under_its_pids_here() -> None:
+    wrapper = start(CALLING, before=[need("unshare"), "--pid", "--fork", "--mount-proc"])
+    pid = below(wrapper)
+    with Session("*:work delay=0\n", pid=wrapper.pid) as session:
+        time.sleep(0.5)
+        final = session.stop()
+    counted = calls_by_pid(final, "work")
+    assert set(counted) == {pid} and counted[pid] > 10, (pid, counted)
+
+
+def test_windows_hold_in_a_time_namespace() -> None:
+    elsewhere = [need("unshare"), "--time", "--monotonic", "100000", "--fork"]
+    wrapper = start(CALLING, before=elsewhere)
+    pid = below(wrapper)
+    with Session("*:work delay=1ms start=100ms duration=1s\n", pid=pid) as session:
+        time.sleep(2)
+        final = session.stop()
+    assert 100 < delays(final, "work") < 600, delays(final, "work")
+
+
+def test_a_loader_in_a_time_namespace_has_windows_too() -> None:
+    puppet = start_puppet()
+    elsewhere = [need("unshare"), "--time", "--monotonic", "100000", "--fork"]
+    with Session("+exe:work_push delay=1ms duration=2s\n", pid=puppet.pid, before=elsewhere) as session:
+        took = puppet.call("work_push", 100)
+        assert took > MS, took
+        time.sleep(2)
+        assert puppet.call("work_push", 100) < MS / 2
+        loader = children(session.process.pid)[0]
+        os.kill(loader, 2)
+        final = session.wait()
+    assert delays(final, "work_push") == 100
+
+
+if __name__ == "__main__":
+    main(globals())

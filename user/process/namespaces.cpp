@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+#include "process/namespaces.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+namespace speedbump::process {
+namespace {
+
+// The PID of a process in its own namespace: the last of the line NSpid of proc(5); 0: it is gone.
+pid_t innermost_pid(pid_t pid) {
+    std::ifstream status(fmt::format("/proc/{}/status", pid));
+    for (std::string line; std::getline(status, line);) {
+        if (!line.starts_with("NSpid:")) continue;
+        std::istringstream numbers(line.substr(sizeof("NSpid:") - 1));
+        pid_t last = 0;
+        while (numbers >> last) {
+        }
+        return last;
+    }
+    return 0;
+}
+
+uint32_t namespace_at(const std::string& path) {
+    struct stat status {};
+    return stat(path.c_str(), &status) == 0 ? static_cast<uint32_t>(status.st_ino) : 0;
+}
+
+} // namespace
+
+uint32_t pid_namespace_of(pid_t pid) {
+    return namespace_at(fmt::format("/proc/{}/ns/pid", pid));
+}
+
+int64_t monotonic_offset_of(pid_t pid) {
+    std::ifstream offsets(fmt::format("/proc/{}/timens_offsets", pid));
+    std::string clock;
+    int64_t seconds = 0, nanoseconds = 0;
+    while (offsets >> clock >> seconds >> nanoseconds)
+        if (clock == "monotonic") return seconds * 1'000'000'000 + nanoseconds;
+    return 0;
+}
+
+PidNames::PidNames() : own_namespace_(namespace_at("/proc/self/ns/pid")) {}
+
+void PidNames::note(pid_t pid) {
+    const uint32_t pid_namespace = pid_namespace_of(pid);
+    if (pid_namespace == 0 || pid_namespace == own_namespace_) return;
+    const std::pair name(pid_namespace, innermost_pid(pid));
+    known_[name] = pid;
+    unknown_.erase(name);
+}
+
+pid_t PidNames::here(uint32_t pid_namespace, pid_t pid) {
+    if (pid_namespace == own_namespace_) return pid;
+    const std::pair name(pid_namespace, pid);
+    if (const auto known = known_.find(name); known != known_.end()) return known->second;
+    if (!unknown_.insert(name).second) return 0;
+    std::error_code error;
+    for (std::filesystem::directory_iterator at("/proc", error), end; !error && at != end;
+         at.increment(error)) {
+        const std::string entry = at->path().filename();
+        pid_t number = 0;
+        const auto parsed = std::from_chars(entry.data(), entry.data() + entry.size(), number);
+        if (parsed.ec == std::errc() && parsed.ptr == entry.data() + entry.size()) note(number);
+    }
+    const auto found = known_.find(name);
+    return found != known_.end() ? found->second : 0;
+}
+
+} // namespace speedbump::process
