@@ -10,7 +10,9 @@
 
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <map>
+#include <regex>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
@@ -29,27 +31,35 @@ using testing::HasSubstr;
 class PlacementTest : public testing::Test {
   protected:
     // Assembles the text into a library; `f` is the function that is asked for.
-    ProbeSite place(const std::string& text, const PlacementOptions& options = {},
-                    const std::string& flags = "-shared") {
+    Result<ProbeSite> try_place(const std::string& text, const PlacementOptions& options = {},
+                                const std::string& flags = "-shared") {
         shop_.write(
             "f.s",
             "        .text\n        .globl f\n        .hidden f\n        .type f, @function\n" +
                 text + "\n        .section .note.GNU-stack,\"\",@progbits\n");
         shop_.run("gcc " + flags + " -nostdlib f.s -o f.so");
         file_ = shop_.open("f.so");
-        return place_in("f.so", "f", options);
-    }
-    ProbeSite place_in(const std::string& name, const std::string& function,
-                       const PlacementOptions& options = {}) {
-        file_ = shop_.open(name);
-        const Function* found = find_function(*file_, function);
+        const Function* found = find_function(*file_, "f");
         if (found == nullptr) {
-            ADD_FAILURE() << "no function " << function;
-            return {};
+            ADD_FAILURE() << "no function f";
+            return make_error(ErrorKind::kNotFound, "f");
         }
         entry_ = found->file_offset;
-        uint64_t entries[] = {entry_};
-        return place_probes(*file_, entries, options).at(0);
+        return place_probe(*file_, entry_, options);
+    }
+    ProbeSite place(const std::string& text, const PlacementOptions& options = {},
+                    const std::string& flags = "-shared") {
+        auto site = try_place(text, options, flags);
+        if (site) return *site;
+        ADD_FAILURE() << site.error().message;
+        return {};
+    }
+    void expect_refused(const std::string& text, const std::string& reason,
+                        const PlacementOptions& options = {}) {
+        auto site = try_place(text, options);
+        ASSERT_FALSE(site) << text;
+        EXPECT_EQ(site.error().kind, ErrorKind::kUnsupported);
+        EXPECT_THAT(site.error().message, HasSubstr(reason)) << text;
     }
     void expect(const ProbeSite& site, uint64_t distance, SiteKind kind,
                 const std::string& instruction) {
@@ -129,20 +139,26 @@ TEST_F(PlacementTest, DoubtfulEncodingsAreNoSites) {
 TEST_F(PlacementTest, OptimizedNopWhereTheKernelHasIt) {
     PlacementOptions options;
     options.kernel_optimizes_nop5 = true;
+    options.nop5_is_safe = true;
     const std::string at_entry = "f: nopl 0(%rax,%rax,1)\n push %rbx\n ret\n .size f,.-f";
     const std::string nop5 = ".byte 0x0f,0x1f,0x44,0,0\n";
     const std::string entry = "f: " + nop5 + " push %rbx\n pop %rbx\n ret\n .size f,.-f";
     EXPECT_EQ(place(entry, options).kind, kNop);
-    EXPECT_EQ(place(entry).kind, kEmulated) << "the push behind it";
+    EXPECT_EQ(place(entry).kind, kEmulated) << "the push behind it, unless it is known to be safe";
     ProbeSite site =
-        place("f: endbr64\n push %rbx\n " + nop5 + " pop %rbx\n ret\n .size f,.-f", options);
-    EXPECT_EQ(site.file_offset - entry_, 5u) << "better than the push before it";
+        place("f: endbr64\n " + nop5 + " push %rbx\n pop %rbx\n ret\n .size f,.-f", options);
+    EXPECT_EQ(site.file_offset - entry_, 4u) << "right behind the endbr64";
     EXPECT_EQ(site.kind, kNop);
+    // Anywhere else a leaf function may keep data below the stack pointer, where a call pushes.
+    expect(place("f: endbr64\n mov %rdi,-8(%rsp)\n mov %rsi,-16(%rsp)\n " + nop5 +
+                     " mov -8(%rsp),%rax\n add -16(%rsp),%rax\n ret\n .size f,.-f",
+                 options),
+           0, kStepped, "endbr64");
     site = place("        .balign 4096\n .skip 4093\nf: " + nop5 +
                      " push %rbx\n pop %rbx\n ret\n .size f,.-f",
                  options);
     EXPECT_EQ(site.kind, kEmulated) << "a nop across two pages is not rewritten";
-    EXPECT_EQ(site.file_offset - entry_, 5u);
+    EXPECT_EQ(site.file_offset, entry_);
 }
 
 TEST_F(PlacementTest, LoopHeadRightBehindEndbr) {
@@ -287,29 +303,124 @@ TEST_F(PlacementTest, NeverBehindTheEndOfTheFunction) {
 }
 
 TEST_F(PlacementTest, OffsetsThatAreNoFunction) {
-    place("f: endbr64\n push %rbx\n pop %rbx\n ret\n .size f,.-f");
-    uint64_t entries[] = {entry_ + 4, 0, UINT64_MAX, entry_};
-    std::vector<ProbeSite> sites = place_probes(*file_, entries, {});
-    ASSERT_EQ(sites.size(), 4u);
-    EXPECT_EQ(sites[0].file_offset, entry_ + 4);
-    EXPECT_EQ(sites[0].kind, kEmulated);
-    EXPECT_EQ(sites[1].kind, kStepped);
-    EXPECT_THAT(sites[1].reason, HasSubstr("decoded"));
-    EXPECT_EQ(sites[2].file_offset, UINT64_MAX);
-    EXPECT_EQ(sites[3].file_offset, entry_ + 4);
+    place(
+        "f: endbr64\n push %rbx\n pop %rbx\n ret\n .size f,.-f\n"
+        "g: .cfi_startproc\n push %rbx\n ret\n .cfi_endproc\n");
+    uint64_t entries[] = {entry_ + 4, 0, UINT64_MAX, entry_, entry_ + 7};
+    auto sites = place_probes(*file_, entries, {});
+    ASSERT_EQ(sites.size(), 5u);
+    ASSERT_FALSE(sites[0]);
+    EXPECT_THAT(sites[0].error().message, HasSubstr("nothing proves"));
+    ASSERT_FALSE(sites[1]);
+    ASSERT_FALSE(sites[2]);
+    EXPECT_THAT(sites[2].error().message, HasSubstr("read"));
+    ASSERT_TRUE(sites[3]);
+    EXPECT_EQ(sites[3]->file_offset, entry_ + 4);
+    ASSERT_TRUE(sites[4]) << sites[4].error().message;
+    EXPECT_EQ(sites[4]->file_offset, entry_ + 7) << "unwind information begins there";
 }
 
-// Places probes on every function and keeps those that were moved.
+// What the kernel gets wrong or refuses is left for the next instruction of the block.
+TEST_F(PlacementTest, MovesOffWhatMayNotBeProbed) {
+    for (const char* first :
+         {"vmovd %xmm0,%eax", "vmovdqu %xmm0,-32(%rsp)", "vpbroadcastb %esi,%zmm16", "rep stosb",
+          "lock incl (%rdi)", "mfence", "fldz"}) {
+        ProbeSite site = place(std::string("f: ") + first +
+                               "\n mov %edi,%eax\n push %rbx\n pop %rbx\n ret\n .size f,.-f");
+        EXPECT_EQ(site.instruction, "push %rbx") << first;
+        EXPECT_EQ(site.kind, kEmulated) << first;
+        site = place(std::string("f: ") + first + "\n mov %edi,%eax\n ret\n .size f,.-f");
+        EXPECT_EQ(site.instruction, "mov %edi, %eax") << first;
+        EXPECT_EQ(site.kind, kStepped) << first;
+        EXPECT_THAT(site.reason, HasSubstr("bytes behind the entry, as ")) << first;
+    }
+}
+
+TEST_F(PlacementTest, RefusedWhereNothingElseWillDo) {
+    expect_refused("f: vmovd %xmm0,%eax\n vzeroupper\n syscall\n ret\n .size f,.-f",
+                   "its first instruction vmovd %xmm0, %eax is of a kind that the kernel's uprobes "
+                   "get wrong, and no other instruction that every call passes once may be probed");
+    expect_refused("f: vmovd %xmm0,%eax\n1: dec %edi\n jne 1b\n ret\n .size f,.-f",
+                   "and something may jump behind its first instruction");
+    expect_refused("f: ud2\n .size f,.-f", "its first instruction ud2 is not on the list");
+    expect_refused("f: vzeroupper\n push %rbx\n ret\n", "the extent of the function");
+    PlacementOptions options;
+    options.entry_only = true;
+    expect_refused("f: vzeroupper\n push %rbx\n ret\n .size f,.-f", "no other place was asked for",
+                   options);
+    expect_refused("f: mov $15,%eax\n syscall\n .size f,.-f", "unwinders");
+    expect_refused("f: mov $15,%rax\n syscall\n .size f,.-f", "unwinders");
+}
+
+TEST_F(PlacementTest, NothingIsMovedIntoARestartableSequence) {
+    const std::string section =
+        " .section __rseq_cs,\"aw\"\n .balign 32\n .long 0,0\n .quad f,4,f\n .text\n";
+    expect(place("f: endbr64\n push %rbx\n pop %rbx\n ret\n .size f,.-f\n" + section), 0, kStepped,
+           "endbr64");
+    expect_refused("f: vzeroupper\n push %rbx\n pop %rbx\n ret\n .size f,.-f\n" + section,
+                   "restartable");
+}
+
+// Data of hand-written assembly, or a label that jumps over a prefix.
+TEST_F(PlacementTest, SymbolsMustBeProvenToBeCode) {
+    const std::string text = "f: ret\n .size f,.-f\n .globl u\nu: ";
+    place(text + "push %rbx\n pop %rbx\n ret\n");
+    auto site = place_probe(*file_, find_function(*file_, "u")->file_offset, {});
+    ASSERT_FALSE(site);
+    EXPECT_THAT(site.error().message, HasSubstr("nothing proves"));
+    place(text + ".cfi_startproc\n push %rbx\n pop %rbx\n ret\n .cfi_endproc\n");
+    site = place_probe(*file_, find_function(*file_, "u")->file_offset, {});
+    ASSERT_TRUE(site) << site.error().message;
+    EXPECT_EQ(site->instruction, "push %rbx");
+    expect_refused(
+        ".type g, @function\ng: xor %eax,%eax\n .byte 0xb8\nf: push %rbp\n nop\n nop\n nop\n"
+        " ret\n .size f,.-f\n .size g,.-g\n",
+        "in the middle of an instruction of g");
+    expect(place(".type g, @function\ng: xor %eax,%eax\nf: push %rbp\n pop %rbp\n"
+                 " ret\n .size f,.-f\n .size g,.-g\n"),
+           0, kEmulated, "push %rbp");
+    PlacementOptions options;
+    options.kernel_optimizes_nop5 = true;
+    options.nop5_is_safe = true;
+    expect_refused(
+        ".type g, @function\ng: mov %rdi,-8(%rsp)\nf: .byte 0x0f,0x1f,0x44,0,0\n ret\n"
+        " .size f,5\n .size g,.-g\n",
+        "rewritten", options);
+}
+
+// A stripped file: the extent of what an IFUNC stands for is that of its unwind information.
+TEST_F(PlacementTest, ExtentFromUnwindInformation) {
+    place(
+        "f: ret\n .size f,.-f\n"
+        "g: .cfi_startproc\n vzeroupper\n push %rbx\n pop %rbx\n ret\n .cfi_endproc\n");
+    auto site = place_probe(*file_, entry_ + 1, {});
+    ASSERT_TRUE(site) << site.error().message;
+    EXPECT_EQ(site->file_offset, entry_ + 4);
+    EXPECT_EQ(site->instruction, "push %rbx");
+}
+
+// The sites of every function of a file that has one.
 struct Placed {
     std::vector<uint64_t> entries;
     std::vector<ProbeSite> sites;
+    std::map<std::string, size_t> refused; // by reason
 };
 
 Placed place_all(const ElfFile& file) {
     Placed placed;
     for (const Function& function : file.functions())
         placed.entries.push_back(function.file_offset);
-    placed.sites = place_probes(file, placed.entries, {});
+    const std::vector<uint64_t> all = std::move(placed.entries);
+    placed.entries.clear();
+    auto sites = place_probes(file, all, {});
+    for (size_t i = 0; i < all.size(); ++i) {
+        if (!sites[i]) {
+            ++placed.refused[sites[i].error().message];
+            continue;
+        }
+        placed.entries.push_back(all[i]);
+        placed.sites.push_back(std::move(*sites[i]));
+    }
     return placed;
 }
 
@@ -344,6 +455,8 @@ void compare_with_objdump(const std::string& path) {
         took.count() * 1e3, static_cast<double>(code_bytes) * 1e-6);
     for (const auto& [reason, count] : reasons)
         std::printf("    %6zu  %s\n", count, reason.c_str());
+    for (const auto& [reason, count] : placed.refused)
+        std::printf("    %6zu  refused: %s\n", count, reason.c_str());
 
     std::unordered_set<uint64_t> boundaries;
     std::set<uint64_t> targets;
@@ -386,6 +499,88 @@ TEST(PlacementReal, AgreesWithObjdump) {
           libraries + "libpython3.11.so.1.0", std::string("/usr/bin/redis-server"),
           std::string("/usr/sbin/nginx"), std::filesystem::read_symlink("/proc/self/exe").string()})
         compare_with_objdump(path);
+}
+
+// What objdump calls the instructions that may be sites: written down apart from the list that
+// judge_site has, for another disassembler.
+bool is_known_text(const std::string& text) {
+    static const std::regex known(
+        "(repz )?ret|ret *\\$0x[0-9a-f]+|leave|nop|xchg *%ax,%ax|nopl *0x0\\(%rax(,%rax,1)?\\)|"
+        "nopl *\\(%rax\\)|endbr64|(jmp|call) *\\*?[-%()0-9a-fx,a-z]+( *#.*)?|"
+        "j(o|no|b|ae|e|ne|be|a|s|ns|p|np|l|ge|le|g) *0x[0-9a-f]+|c[wlq]t[ldqo]|cqto|"
+        "(mov|movabs|lea|push|pop|add|sub|adc|sbb|and|or|xor|cmp|test|not|neg|inc|dec|i?mul|i?div|"
+        "sh[lr]d?|sa[lr]|ro[lr]|bt[src]?|bs[fr])[bwlq]? .*|bswap .*|mov[sz](b|w|l)[wlq]? .*|"
+        "movslq .*|(set|cmov)(o|no|b|ae|e|ne|be|a|s|ns|p|np|l|ge|le|g) .*|"
+        "mov(aps|apd|ups|upd|dqa|dqu|ss|sd|d|q|hps|hpd|lps|lpd|hlps|lhps|mskps|mskpd) .*%xmm.*|"
+        "(add|sub|mul|div|sqrt)(ss|sd|ps|pd) .*|(min|max)s[sd] .*|(and|andn|or|xor)p[sd] .*|"
+        "u?comis[sd] .*|cmp[a-z]*(ss|sd|ps|pd) .*%xmm.*|cvt[a-z0-9]+ .*%xmm.*|cvtt?s[sd]2si .*|"
+        "(shuf|unpckl|unpckh)p[sd] .*|p[a-z]+ .*%xmm.*");
+    static const std::regex bad(
+        ".*(%[yz]mm|%k[0-7]|%mm[0-7]|%st|%[cdefgs]s([,)].*|$)|%[cdes]s:|%[er]ip.*%[fg]s:|addr32|"
+        "data16|"
+        "rex|lock|bnd|notrack|cs "
+        ").*|(?!cmp|test).*,%[fg]s:.*|(not|neg|inc|dec|set[a-z]+|pop)[bwlq]? "
+        "*%[fg]s:.*|"
+        "cvt.*%mm.*");
+    return std::regex_match(text, known) && !std::regex_match(text, bad);
+}
+
+// Of all functions of all libraries and programs of this host: the distinct instructions of their
+// sites, each in 16 bytes, are given to objdump at once.
+TEST(PlacementReal, EverySiteIsOfAKnownForm) {
+    std::set<std::basic_string<unsigned char>> sites;
+    std::set<std::filesystem::path> files;
+    size_t functions = 0, refused = 0, looked_at = 0;
+    for (const char* folder : {"/usr/lib/x86_64-linux-gnu", "/usr/bin", "/usr/sbin"})
+        for (const auto& file : std::filesystem::directory_iterator(folder))
+            if (std::error_code error; std::filesystem::is_regular_file(file, error))
+                files.insert(std::filesystem::canonical(file));
+    PlacementOptions options;
+    options.kernel_optimizes_nop5 = true;
+    options.nop5_is_safe = true;
+    for (const std::filesystem::path& path : files) {
+        Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+        if (!fd.valid()) continue;
+        const auto file = ElfFile::open(fd.get(), path);
+        if (!file) continue; // a script, an archive
+        ++looked_at;
+        std::vector<uint64_t> entries;
+        for (const Function& function : (*file)->functions())
+            entries.push_back(function.file_offset);
+        functions += entries.size();
+        for (const auto& site : place_probes(**file, entries, options)) {
+            refused += !site;
+            if (!site) continue;
+            auto code = (*file)->code_at(site->file_offset, 16);
+            const SiteVerdict verdict = judge_site(code, 0, options, SitePosition::kEntry);
+            sites.emplace(code.substr(0, verdict.length));
+        }
+    }
+    Workshop shop;
+    std::string image;
+    for (const auto& site : sites) {
+        image.append(reinterpret_cast<const char*>(site.data()), site.size());
+        image.append(16 - site.size(), '\x90');
+    }
+    shop.write("sites.bin", image);
+    shop.run("objdump -D -b binary -m i386:x86-64 -w --no-show-raw-insn sites.bin >sites.txt");
+    std::ifstream listing(shop.path("sites.txt"));
+    size_t seen = 0;
+    for (std::string line; std::getline(listing, line);) {
+        unsigned long long address = 0;
+        int start = 0;
+        if (line.find('\t') == std::string::npos ||
+            std::sscanf(line.c_str(), " %llx:\t%n", &address, &start) != 1 || address % 16 != 0)
+            continue;
+        std::string text = line.substr(static_cast<size_t>(start));
+        text.erase(text.find_last_not_of(' ') + 1);
+        ++seen;
+        EXPECT_TRUE(is_known_text(text)) << text;
+    }
+    EXPECT_EQ(seen, sites.size());
+    std::printf("%zu files, %zu functions, %zu refused, %zu distinct instructions\n", looked_at,
+                functions, refused, sites.size());
+    EXPECT_GT(sites.size(), 1000u);
 }
 
 // Runs a program instruction by instruction: every function that was entered must have passed its
@@ -493,7 +688,8 @@ TEST_F(PlacementTest, CompiledCode) {
                 const Function* choose = find_function(*file, "choose");
                 ASSERT_NE(choose, nullptr);
                 Placed placed = place_all(*file);
-                EXPECT_EQ(placed.sites.size(), file->functions().size());
+                EXPECT_EQ(placed.sites.size(), file->functions().size())
+                    << placed.refused.begin()->first;
             }
         }
         shop_.run(std::string(compiler) + " -w -O2 -fcf-protection=full -static c.c -o c.out");

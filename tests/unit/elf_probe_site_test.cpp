@@ -27,6 +27,7 @@ SiteVerdict judge(const std::string& code, SitePosition position = SitePosition:
                   bool optimizes = true, uint64_t address = 0x1000) {
     SiteOptions options;
     options.kernel_optimizes_nop5 = optimizes;
+    options.nop5_is_safe = true;
     return judge_site(bytes_of(code), address, options, position);
 }
 
@@ -208,6 +209,11 @@ TEST(ProbeSiteTest, Nops) {
         EXPECT_FALSE(judge(nop5, SitePosition::kInside, optimizes).allowed);
         EXPECT_THAT(judge(nop5, SitePosition::kInside, optimizes).reason, HasSubstr("rewritten"));
     }
+    SiteOptions careful;
+    EXPECT_FALSE(judge_site(bytes_of(nop5), 0x1000, careful, SitePosition::kEntry).allowed);
+    careful.kernel_optimizes_nop5 = true;
+    EXPECT_THAT(judge_site(bytes_of(nop5), 0x1000, careful, SitePosition::kEntry).reason,
+                HasSubstr("forked children"));
     EXPECT_EQ(judge("0f 1f 00").kind, SiteKind::kEmulated);
     EXPECT_EQ(judge("0f 1f 40 00", SitePosition::kInside, false).kind, SiteKind::kSingleStep);
     expect_refused({{"48 8d 64 24 00", "lea 0(%rsp),%rsp"},

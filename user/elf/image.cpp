@@ -291,4 +291,50 @@ std::string Image::build_id() const {
     return {};
 }
 
+namespace {
+
+// DW_EH_PE_ encodings, as every linker writes the table: counts of 4 bytes, distances of 4 bytes
+// from the table's own start; in the FDE itself distances from the field.
+constexpr unsigned char kUdata4 = 0x03;
+constexpr unsigned char kDatarelSdata4 = 0x3b;
+constexpr uint64_t kMaxFrameBytes = 64u << 20;
+
+template <typename T>
+T value_at(const std::vector<unsigned char>& bytes, size_t at) {
+    T value;
+    std::memcpy(&value, bytes.data() + at, sizeof value);
+    return value;
+}
+
+} // namespace
+
+std::vector<std::pair<uint64_t, uint64_t>> Image::frames() const {
+    constexpr size_t kHeader = 12; // version, three encodings, .eh_frame, count
+    std::vector<std::pair<uint64_t, uint64_t>> frames;
+    for (const Elf64_Phdr& header : program_headers_) {
+        if (header.p_type != PT_GNU_EH_FRAME) continue;
+        auto bytes = read_address(header.p_vaddr, header.p_filesz, kMaxFrameBytes, ".eh_frame_hdr");
+        if (!bytes || bytes->size() < kHeader || (*bytes)[0] != 1 || (*bytes)[2] != kUdata4 ||
+            (*bytes)[3] != kDatarelSdata4)
+            return {};
+        const size_t count =
+            std::min<size_t>(value_at<uint32_t>(*bytes, 8), (bytes->size() - kHeader) / 8);
+        frames.reserve(count);
+        for (size_t i = 0; i < count; ++i)
+            frames.emplace_back(header.p_vaddr + value_at<int32_t>(*bytes, kHeader + i * 8),
+                                header.p_vaddr + value_at<int32_t>(*bytes, kHeader + i * 8 + 4));
+        break;
+    }
+    std::sort(frames.begin(), frames.end());
+    return frames;
+}
+
+std::optional<uint64_t> Image::frame_end(uint64_t fde, uint64_t start) const {
+    constexpr size_t kBegin = 8; // behind the length and the distance to the CIE
+    auto bytes = read_address(fde, kBegin + 8, kBegin + 8, ".eh_frame");
+    if (!bytes || bytes->size() != kBegin + 8) return std::nullopt;
+    if (fde + kBegin + value_at<int32_t>(*bytes, kBegin) != start) return std::nullopt;
+    return start + value_at<uint32_t>(*bytes, kBegin + 4);
+}
+
 } // namespace speedbump::elf

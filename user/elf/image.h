@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "util/fd.h"
@@ -74,6 +75,11 @@ class Image {
     std::vector<Elf64_Dyn> dynamic() const;
     // The NT_GNU_BUILD_ID note in lower-case hex, or empty.
     std::string build_id() const;
+    // Where unwind information begins and the address of its FDE, ascending by the former, as
+    // .eh_frame_hdr has them; empty where there is none of the usual form.
+    std::vector<std::pair<uint64_t, uint64_t>> frames() const;
+    // The end of the code that an FDE describes, when it begins at `start` indeed.
+    std::optional<uint64_t> frame_end(uint64_t fde, uint64_t start) const;
     const Source& source() const { return *source_; }
 
   private:

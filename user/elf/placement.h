@@ -8,6 +8,7 @@
 
 #include "elf/probe_site.h"
 #include "elf/symbols.h"
+#include "util/result.h"
 
 namespace speedbump::elf {
 
@@ -19,16 +20,19 @@ struct ProbeSite {
     std::string reason;      // one sentence for `check -v`: why here and not elsewhere
 };
 
-struct PlacementOptions {
-    bool kernel_optimizes_nop5 = false;
+struct PlacementOptions : SiteOptions {
     bool entry_only = false; // never move the probe off the first instruction
 };
 
 // Chooses for each function (file offsets of entries in `file`) the cheapest instruction of its
-// entry block that certainly runs exactly once per call: reached by straight-line code from the
-// entry, and no direct branch of the whole file, and no jump-table entry of the function, lands
-// behind the entry up to and on it. Where that is not certain the entry itself.
-std::vector<ProbeSite> place_probes(const ElfFile& file, std::span<const uint64_t> entries,
-                                    const PlacementOptions& options);
+// entry block that may be probed (judge_site) and certainly runs exactly once per call: reached by
+// straight-line code from the entry, and no direct branch of the whole file, and no jump-table
+// entry of the function, lands behind the entry up to and on it. Where that is not certain the
+// entry itself. kUnsupported, with the reason as message, where no probe is known to be harmless.
+std::vector<Result<ProbeSite>> place_probes(const ElfFile& file, std::span<const uint64_t> entries,
+                                            const PlacementOptions& options);
+
+// The same for one function.
+Result<ProbeSite> place_probe(const ElfFile& file, uint64_t entry, const PlacementOptions& options);
 
 } // namespace speedbump::elf

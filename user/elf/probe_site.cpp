@@ -25,6 +25,8 @@ constexpr const char* kWrongByKernel = "is of a kind that the kernel's uprobes g
 constexpr const char* kRefusedPrefix = "has a prefix that the kernel refuses to probe";
 constexpr const char* kRewritten =
     "may be rewritten by the kernel into a call, which would spoil data below the stack pointer";
+constexpr const char* kEndsChildren =
+    "is rewritten by this kernel into a call that ends forked children";
 constexpr const char* kRepeated =
     "would count once per repetition, as the kernel steps through them";
 
@@ -207,6 +209,7 @@ SiteVerdict judge_nop(Bytes code, const Instruction& instruction, uint64_t addre
         options.kernel_optimizes_nop5 ? SiteKind::kEmulated : SiteKind::kSingleStep;
     if (is(kThree) || is(kFour)) return allowed(longer);
     if (!is(kFive)) return refused(kOddForm);
+    if (!options.nop5_is_safe) return refused(kEndsChildren);
     if (position != SitePosition::kEntry) return refused(kRewritten);
     if (!options.kernel_optimizes_nop5) return allowed(SiteKind::kSingleStep);
     // A nop across two pages is not rewritten (can_optimize).

@@ -21,9 +21,10 @@ enum class SitePosition : uint8_t {
     kInside, // anywhere else: a leaf function may keep data below the stack pointer
 };
 
-// The kernel that will carry the probe.
+// The kernel that will carry the probe; unless it is known, the careful answer.
 struct SiteOptions {
-    bool kernel_optimizes_nop5 = false;
+    bool kernel_optimizes_nop5 = false; // rewrites them into a call (6.18)
+    bool nop5_is_safe = false;          // it does not, or forked children can make that call
 };
 
 // What is known of one instruction as a place for a probe.

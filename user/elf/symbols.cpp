@@ -180,6 +180,7 @@ class Collector {
             uint64_t within = function.address - segment->address;
             function.file_offset = segment->offset + within;
             function.size = std::min(function.size, segment->file_size - within);
+            function.is_typed = typed;
             if (typed) covered = std::max(covered, function.address + function.size);
             functions.push_back(std::move(function));
         }
@@ -381,6 +382,9 @@ struct ElfFile::Impl {
     mutable std::once_flag code_once;
     mutable std::vector<std::unique_ptr<unsigned char[]>> code; // by segment; null: not read
 
+    mutable std::once_flag frames_once;
+    mutable std::vector<std::pair<uint64_t, uint64_t>> frames; // Image::frames()
+
     Result<void> read_symbols(const DebugSearch& debug);
     void read_code() const;
 };
@@ -481,6 +485,18 @@ const std::vector<uint64_t>& ElfFile::labels() const {
 }
 const std::vector<Segment>& ElfFile::segments() const {
     return impl_->image.segments();
+}
+
+std::optional<uint64_t> ElfFile::frame_end(uint64_t address) const {
+    std::call_once(impl_->frames_once, [this] { impl_->frames = impl_->image.frames(); });
+    auto found = std::lower_bound(impl_->frames.begin(), impl_->frames.end(),
+                                  std::pair<uint64_t, uint64_t>(address, 0));
+    if (found == impl_->frames.end() || found->first != address) return std::nullopt;
+    return impl_->image.frame_end(found->second, address);
+}
+
+bool ElfFile::has_section(const std::string& name) const {
+    return impl_->image.section(name) != nullptr;
 }
 
 std::optional<uint64_t> ElfFile::offset_of_address(uint64_t address) const {

@@ -22,6 +22,7 @@ struct Function {
     uint64_t file_offset = 0; // of the first instruction
     uint64_t size = 0;        // st_size, the largest of the aliases'; 0 if unknown
     bool is_ifunc = false;    // STT_GNU_IFUNC: address is the resolver's
+    bool is_typed = false;    // FUNC or GNU_IFUNC: said to be code; false: a name in a code section
     // Mangled, without @VERSION, never empty; the default version's first, then global before
     // weak before local, then names without a leading underscore.
     std::vector<std::string_view> names;
@@ -66,6 +67,10 @@ class ElfFile {
     // What was found but not used, and why: a debug file of another build, a damaged section.
     const std::vector<std::string>& warnings() const;
     const std::vector<Function>& functions() const; // by address
+    // The end of the code whose unwind information (.eh_frame) begins at just this address, which
+    // proves it to be code; nullopt: there is none.
+    std::optional<uint64_t> frame_end(uint64_t address) const;
+    bool has_section(const std::string& name) const;
     // Addresses of code symbols that are no functions (local labels), ascending.
     const std::vector<uint64_t>& labels() const;
 

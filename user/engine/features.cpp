@@ -4,10 +4,13 @@
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <linux/capability.h>
+#include <sys/mman.h>
 #include <sys/utsname.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -67,6 +70,27 @@ Skeleton load_programs(Features& features) {
     return multi;
 }
 
+// Whether a forked child can make the call that a nop has become. The kernel's trampoline is mapped
+// VM_DONTCOPY (create_uprobe_trampoline), the page with the call is copied: on 6.18 the child calls
+// what is not there.
+bool child_reaches_call(const volatile unsigned char* code) {
+    const pid_t child = fork();
+    if (child < 0) return false;
+    if (child == 0) {
+        int32_t distance = 0;
+        for (int i = 0; i < 4; ++i) distance |= static_cast<int32_t>(code[1 + i]) << (8 * i);
+        const uintptr_t target = reinterpret_cast<uintptr_t>(code) + 5 + distance;
+        unsigned char present = 0;
+        const bool mapped =
+            mincore(reinterpret_cast<void*>(target & ~uintptr_t{4095}), 4096, &present) == 0;
+        _exit(code[0] != 0xe8 || mapped ? 0 : 1);
+    }
+    int status = 0;
+    while (waitpid(child, &status, 0) < 0)
+        if (errno != EINTR) return false;
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
 // How the kernel's uprobe_multi really behaves, seen on functions of this program.
 void try_uprobe_multi(Features& features, Skeleton skeleton) {
     const auto sites = feature_sites();
@@ -88,6 +112,7 @@ void try_uprobe_multi(Features& features, Skeleton skeleton) {
     for (int i = 0; i < 10; ++i) nop();
     const auto* code = reinterpret_cast<const volatile unsigned char*>(nop);
     features.nop5_optimized = code[0] == 0xe8;
+    features.nop5_is_safe = !features.nop5_optimized || child_reaches_call(code);
     features.cleanup = std::async(std::launch::async, [skeleton = std::move(skeleton),
                                                        link = std::move(link)]() mutable {
                            link.reset(); // waits for a grace period
@@ -147,6 +172,10 @@ constexpr const char* kGrantLine =
     "sudo setcap cap_bpf,cap_perfmon,cap_sys_ptrace=ep \"$f\"";
 
 } // namespace
+
+elf::SiteOptions site_options(const Features& features) {
+    return {features.nop5_optimized, features.nop5_is_safe};
+}
 
 Features probe_features() {
     const QuietLibbpf quiet;

@@ -23,6 +23,7 @@ struct Features {
     bool task_iterator = false;
     bool mmap_events = false;    // perf mmap records, system-wide
     bool nop5_optimized = false; // 5-byte nop becomes a call (6.18)
+    bool nop5_is_safe = false;   // it does not, or forked children can make that call
     bool few_tallies = false;    // for tests: counters of a handful of processes only
     bool kmod = false;           // /dev/speed_bump
     // The probes of the tries being taken out again; the last copy waits for it.
@@ -38,6 +39,8 @@ struct Check {
 };
 
 Features probe_features();
+// What may be probed on this kernel.
+elf::SiteOptions site_options(const Features& features);
 // The kPermission error that names exactly the capability that is missing for attaching to others'
 // processes (CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE), or kUnsupported with the missing feature.
 Result<void> require_attach_rights(const Features& features);

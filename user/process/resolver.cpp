@@ -355,10 +355,16 @@ void Resolver::Impl::match(File& file, const FileKey& key, const Sighting& sight
         chosen.push_back(std::move(decision));
     }
     if (entries.empty()) return;
-    std::vector<elf::ProbeSite> sites = elf::place_probes(*file.elf, entries, placement);
+    auto sites = elf::place_probes(*file.elf, entries, placement);
     for (size_t at = 0; at < entries.size(); ++at) {
-        findings.matches.push_back({key, file.path, std::move(chosen[at].name), entries[at],
-                                    std::move(sites[at]), chosen[at].line_index});
+        const size_t line = chosen[at].line_index;
+        if (sites[at]) {
+            findings.matches.push_back({key, file.path, std::move(chosen[at].name), entries[at],
+                                        std::move(*sites[at]), line});
+        } else {
+            skip(findings, {file.path, std::move(chosen[at].name), line,
+                            "not probed: " + sites[at].error().message});
+        }
     }
 }
 

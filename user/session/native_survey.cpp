@@ -37,7 +37,7 @@ class Surveyor {
              const std::function<bool()>& interrupted)
         : options_(options),
           features_(engine::probe_features()),
-          resolver_(file, placement()),
+          resolver_(file, {engine::site_options(features_)}),
           interrupted_(interrupted) {}
 
     Result<void> prepare(const targets::TargetsFile& file);
@@ -45,11 +45,6 @@ class Surveyor {
     Survey result();
 
   private:
-    elf::PlacementOptions placement() const {
-        elf::PlacementOptions options;
-        options.kernel_optimizes_nop5 = features_.nop5_optimized;
-        return options;
-    }
     Result<std::vector<engine::Links>> attach(const std::vector<uint32_t>& batch);
     double take_counts();
     Result<bool> watch(const std::vector<uint32_t>& batch, nanoseconds time);

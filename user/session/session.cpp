@@ -316,9 +316,7 @@ Result<void> Session::Impl::build_tree() {
 }
 
 Result<void> Session::Impl::find_targets() {
-    elf::PlacementOptions placement;
-    placement.kernel_optimizes_nop5 = features.nop5_optimized;
-    placement.entry_only = options.entry_only;
+    const elf::PlacementOptions placement{engine::site_options(features), options.entry_only};
     resolver = std::make_unique<process::Resolver>(file, placement);
 
     for (auto& [tgid, member] : members.all()) {

@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: MIT
+#include "elf/jump_search.h"
+
+#if defined(__x86_64__)
+
+#include <emmintrin.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <optional>
+
+#include "elf/image.h"
+
+namespace speedbump::elf {
+namespace {
+
+constexpr uint64_t kMaxTableEntries = 1u << 16;
+// How far around an address that code with an indirect jump computes its table may lie.
+constexpr uint64_t kTableBefore = 64 * 4;
+constexpr uint64_t kTableBehind = 1024 * 4;
+// A file made to keep us reading tables forever ends here, and with it the moving of probes.
+constexpr uint64_t kTableBudget = 64u << 20;
+constexpr size_t kMaxFindings = 16u << 20;
+constexpr uint64_t kMaxCodeSpan = uint64_t{2} << 30; // what 32-bit distances reach
+constexpr size_t kBlock = 1u << 20;
+constexpr const char* kJump = "something may jump behind its first instruction";
+constexpr const char* kTooMany = "the file has too many jump tables to be searched";
+
+using Bytes = std::basic_string_view<unsigned char>;
+
+int32_t read_i32(const unsigned char* at) {
+    int32_t value;
+    std::memcpy(&value, at, sizeof value);
+    return value;
+}
+
+// The bytes of the file's data, block by block: neither kept nor mapped. Asked in ascending order
+// it reads each block once.
+class DataReader {
+  public:
+    DataReader(const ElfFile& file, size_t block) : file_(file), block_size_(block) {}
+
+    std::optional<int32_t> word_at(uint64_t address) {
+        if (address < start_ || address - start_ + 4 > block_.size()) load(address);
+        if (address < start_ || address - start_ + 4 > block_.size()) return std::nullopt;
+        return read_i32(block_.data() + (address - start_));
+    }
+
+  private:
+    void load(uint64_t address) {
+        block_.clear();
+        for (const Segment& segment : file_.segments()) {
+            if (address < segment.address || address - segment.address >= segment.file_size)
+                continue;
+            uint64_t within = address - segment.address;
+            size_t size = std::min<uint64_t>(block_size_, segment.file_size - within);
+            auto bytes = file_.read(segment.offset + within, size);
+            if (!bytes) return;
+            block_ = std::move(*bytes);
+            start_ = address;
+            return;
+        }
+    }
+
+    const ElfFile& file_;
+    size_t block_size_;
+    std::vector<unsigned char> block_;
+    uint64_t start_ = 0;
+};
+
+class JumpSearch {
+  public:
+    JumpSearch(const ElfFile& file, std::span<Stretch> stretches)
+        : file_(file), stretches_(stretches) {}
+
+    void run() {
+        mark_ranges();
+        find_symbols();
+        for (const Segment& segment : file_.segments())
+            if (segment.executable) scan_code(segment);
+        read_tables();
+        read_pointers();
+        judge_indirect_jumps();
+    }
+
+  private:
+    // Marks in a bitmap, a bit for each byte of code, where nothing may jump to.
+    void mark_ranges() {
+        for (const Segment& segment : file_.segments()) {
+            if (!segment.executable) continue;
+            low_ = std::min(low_, segment.address);
+            high_ = std::max(high_, segment.address + segment.file_size);
+        }
+        // Segments far apart (a file made for it) would make this bitmap too large.
+        if (high_ - low_ > kMaxCodeSpan) {
+            stop_moving("the executable segments lie too far apart to be searched");
+            return;
+        }
+        bits_.resize((high_ - low_) / 64 + 1);
+        for (const Stretch& one : stretches_) {
+            for (uint64_t at = one.entry + 1; at < one.watched_end; ++at)
+                bits_[(at - low_) / 64] |= uint64_t{1} << ((at - low_) % 64);
+        }
+    }
+
+    bool is_marked(uint64_t address) const {
+        uint64_t bit = address - low_;
+        return bit < bits_.size() * 64 && (bits_[bit / 64] >> (bit % 64) & 1) != 0;
+    }
+
+    void stop_moving(const char* obstacle) {
+        for (Stretch& one : stretches_) {
+            one.first_target = one.entry;
+            one.obstacle = obstacle;
+        }
+    }
+
+    // Something at `from` (0: no code) leads to the marked address `target`.
+    void add_target(uint64_t target, uint64_t from, const char* obstacle) {
+        auto after =
+            std::upper_bound(stretches_.begin(), stretches_.end(), target,
+                             [](uint64_t value, const Stretch& one) { return value < one.entry; });
+        // Stretches may overlap when functions do: every one that holds the target is concerned.
+        while (after != stretches_.begin()) {
+            Stretch& one = *--after;
+            if (target - one.entry > kLongestStretch) break;
+            if (target == one.entry) continue;
+            // The stretch's own bytes are executed as they were decoded, unless something jumps in
+            // between; and that is found by itself. So of them only the branch at the end counts.
+            if (from >= one.entry && from < one.end && from != one.last_branch) continue;
+            if (target < one.first_target) {
+                one.first_target = target;
+                one.obstacle = obstacle;
+            }
+        }
+    }
+
+    void find_symbols() {
+        constexpr const char* kObstacle = "another symbol lies behind its first instruction";
+        for (const Function& function : file_.functions())
+            if (is_marked(function.address)) add_target(function.address, 0, kObstacle);
+        for (uint64_t label : file_.labels())
+            if (is_marked(label)) add_target(label, 0, kObstacle);
+    }
+
+    // Looks at every byte position as if an instruction began there: what is found too much only
+    // costs a better site, and nothing that is encoded in the file can be missed.
+    void scan_code(const Segment& segment) {
+        Bytes code = file_.code_at(segment.offset, segment.file_size);
+        if (code.size() != segment.file_size) {
+            stop_moving("the code of the file could not be read as a whole");
+            return;
+        }
+        size_t at = 0;
+        for (; at + 17 <= code.size(); at += 16) {
+            for (unsigned mask = interesting(code.data() + at); mask != 0; mask &= mask - 1)
+                look_at_position(segment, code, at + std::countr_zero(mask));
+            if (leas_.size() + register_jumps_.size() > kMaxFindings) {
+                stop_moving(kTooMany);
+                return;
+            }
+        }
+        for (; at < code.size(); ++at) look_at_position(segment, code, at);
+        for (const Stretch& one : stretches_) look_for_short_jumps(segment, code, one);
+        if (file_.is_position_independent()) return;
+        // Code at fixed addresses may hold them as they are: mov $label,%eax.
+        for (at = 0; at + 4 <= code.size(); ++at) {
+            uint64_t value = static_cast<uint32_t>(read_i32(code.data() + at));
+            if (is_marked(value)) add_target(value, 0, kJump);
+        }
+    }
+
+    // Of 16 positions (17 bytes are read) a bit for each at which look_at_position has work.
+    static unsigned interesting(const unsigned char* bytes) {
+        __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes));
+        __m128i second = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes + 1));
+        auto is = [](__m128i value, unsigned byte) {
+            return _mm_cmpeq_epi8(value, _mm_set1_epi8(static_cast<char>(byte)));
+        };
+        auto masked = [](__m128i value, unsigned bits) {
+            return _mm_and_si128(value, _mm_set1_epi8(static_cast<char>(bits)));
+        };
+        __m128i call = is(masked(first, 0xfe), 0xe8);
+        __m128i condition = _mm_and_si128(is(first, 0x0f), is(masked(second, 0xf0), 0x80));
+        __m128i lea = _mm_and_si128(is(first, 0x8d), is(masked(second, 0xc7), 0x05));
+        __m128i jump = _mm_and_si128(is(first, 0xff), is(masked(second, 0xf8), 0xe0));
+        __m128i xbegin = _mm_and_si128(is(first, 0xc7), is(second, 0xf8));
+        __m128i any = _mm_or_si128(_mm_or_si128(call, condition),
+                                   _mm_or_si128(_mm_or_si128(lea, jump), xbegin));
+        return static_cast<unsigned>(_mm_movemask_epi8(any));
+    }
+
+    // jmp and call rel32, jcc rel32, xbegin, lea disp(%rip), jmp *%reg.
+    void look_at_position(const Segment& segment, Bytes code, size_t at) {
+        const unsigned char* bytes = code.data() + at;
+        const size_t room = code.size() - at;
+        const uint64_t here = segment.address + at;
+        if (room >= 5 && (bytes[0] & 0xfe) == 0xe8) {
+            uint64_t target = here + 5 + read_i32(bytes + 1);
+            if (is_marked(target)) add_target(target, here, kJump);
+            return;
+        }
+        if (room >= 2 && bytes[0] == 0xff && (bytes[1] & 0xf8) == 0xe0) {
+            register_jumps_.push_back(here);
+            return;
+        }
+        if (room < 6) return;
+        const uint64_t target = here + 6 + read_i32(bytes + 2);
+        if ((bytes[0] == 0x0f && (bytes[1] & 0xf0) == 0x80) ||
+            (bytes[0] == 0xc7 && bytes[1] == 0xf8)) {
+            if (is_marked(target)) add_target(target, here, kJump);
+        } else if (bytes[0] == 0x8d && (bytes[1] & 0xc7) == 0x05) {
+            leas_.push_back({here, target});
+        }
+    }
+
+    // jmp rel8, jcc rel8, loop and jrcxz: they reach no further than 129 bytes.
+    void look_for_short_jumps(const Segment& segment, Bytes code, const Stretch& one) {
+        constexpr uint64_t kReach = 129;
+        const uint64_t segment_end = segment.address + code.size();
+        uint64_t from = std::max(segment.address, one.entry - std::min(one.entry, kReach));
+        uint64_t to = std::min(segment_end, one.watched_end + kReach);
+        for (uint64_t here = from; here + 2 <= to; ++here) {
+            const unsigned char* bytes = code.data() + (here - segment.address);
+            bool is_short =
+                (bytes[0] & 0xf0) == 0x70 || (bytes[0] & 0xfc) == 0xe0 || bytes[0] == 0xeb;
+            if (!is_short) continue;
+            uint64_t target = here + 2 + static_cast<int8_t>(bytes[1]);
+            if (is_marked(target)) add_target(target, here, kJump);
+        }
+    }
+
+    // Reads what every lea of the file points to as if it were a jump table of distances from its
+    // own start, as long as its entries lead into code.
+    void read_tables() {
+        std::vector<uint64_t> tables;
+        tables.reserve(leas_.size());
+        for (const Lea& lea : leas_) tables.push_back(lea.target);
+        std::sort(tables.begin(), tables.end());
+        tables.erase(std::unique(tables.begin(), tables.end()), tables.end());
+        DataReader reader(file_, kBlock);
+        for (uint64_t table : tables) {
+            for (uint64_t entry = 0; entry < kMaxTableEntries; ++entry) {
+                std::optional<int32_t> distance = reader.word_at(table + entry * 4);
+                if (!distance || !is_code(table + *distance)) break;
+                if (is_marked(table + *distance))
+                    add_target(table + *distance, 0, "a jump table leads behind it");
+                if (--table_budget_ == 0) {
+                    stop_moving(kTooMany);
+                    return;
+                }
+            }
+        }
+    }
+
+    bool is_code(uint64_t address) const {
+        for (const Segment& segment : file_.segments())
+            if (segment.executable && address - segment.address < segment.file_size) return true;
+        return false;
+    }
+
+    // Addresses in the data of the file: in relocations, or, at fixed addresses, as they are.
+    void read_pointers() {
+        constexpr const char* kObstacle = "a pointer in the file's data leads behind it";
+        auto relocations = file_.relocations();
+        if (!relocations) {
+            stop_moving("the relocations of the file could not be read");
+            return;
+        }
+        for (const Relocation& relocation : *relocations)
+            if (is_marked(relocation.addend)) add_target(relocation.addend, 0, kObstacle);
+        if (file_.is_position_independent()) return;
+        for (const Segment& segment : file_.segments()) {
+            if (segment.executable) continue;
+            for (uint64_t at = 0; at < segment.file_size; at += kBlock - 8) {
+                size_t size = std::min<uint64_t>(kBlock, segment.file_size - at);
+                auto bytes = file_.read(segment.offset + at, size);
+                if (!bytes) {
+                    stop_moving("the data of the file could not be read");
+                    return;
+                }
+                for (size_t i = 0; i + 4 <= size; ++i) {
+                    uint64_t value = static_cast<uint32_t>(read_i32(bytes->data() + i));
+                    if (i + 8 <= size && high_ > UINT32_MAX)
+                        std::memcpy(&value, bytes->data() + i, sizeof value);
+                    if (is_marked(value)) add_target(value, 0, kObstacle);
+                }
+            }
+        }
+    }
+
+    // A function that jumps through a register: only when every place it could compute is known.
+    // Jumps through memory need no look: they take addresses, and those were all found.
+    void judge_indirect_jumps() {
+        std::vector<uint64_t> taken;
+        for (const Lea& lea : leas_)
+            if (is_code(lea.target)) taken.push_back(lea.target);
+        std::sort(taken.begin(), taken.end());
+        DataReader reader(file_, kTableBefore + kTableBehind);
+        for (Stretch& one : stretches_) {
+            if (one.first_target == one.entry) continue;
+            auto refuse = [&one](const char* obstacle) {
+                one.first_target = one.entry;
+                one.obstacle = obstacle;
+            };
+            auto inside = std::upper_bound(taken.begin(), taken.end(), one.entry);
+            if (inside != taken.end() && *inside < one.function_end) {
+                refuse("the address of code inside the function is taken");
+                continue;
+            }
+            if (!jumps_through_register(one)) continue;
+            bool has_table = false;
+            bool hit = false;
+            auto lea =
+                std::lower_bound(leas_.begin(), leas_.end(), one.entry,
+                                 [](const Lea& one, uint64_t value) { return one.at < value; });
+            for (; lea != leas_.end() && lea->at < one.function_end; ++lea) {
+                std::optional<int32_t> first = reader.word_at(lea->target);
+                has_table = has_table || (first && is_code(lea->target + *first));
+                uint64_t words = (kTableBefore + kTableBehind) / 4;
+                if (table_budget_ < words) {
+                    stop_moving(kTooMany);
+                    return;
+                }
+                table_budget_ -= words;
+                for (uint64_t at = lea->target - std::min(lea->target, kTableBefore);
+                     at < lea->target + kTableBehind; at += 4) {
+                    std::optional<int32_t> distance = reader.word_at(at);
+                    uint64_t target = lea->target + distance.value_or(0);
+                    hit = hit || (distance && target > one.entry && target < one.watched_end);
+                }
+            }
+            if (!has_table)
+                refuse("the function jumps through a register to where is not known");
+            else if (hit)
+                refuse("a jump table of the function may lead behind it");
+        }
+    }
+
+    bool jumps_through_register(const Stretch& one) const {
+        auto jump = std::lower_bound(register_jumps_.begin(), register_jumps_.end(), one.entry);
+        return jump != register_jumps_.end() && *jump < one.function_end;
+    }
+
+    struct Lea {
+        uint64_t at;
+        uint64_t target;
+    };
+
+    const ElfFile& file_;
+    std::span<Stretch> stretches_; // by entry
+    uint64_t low_ = UINT64_MAX;
+    uint64_t high_ = 0;
+    std::vector<uint64_t> bits_;           // of [low_, high_)
+    std::vector<Lea> leas_;                // by place: segments are scanned in order
+    std::vector<uint64_t> register_jumps_; // ascending
+    uint64_t table_budget_ = kTableBudget;
+};
+
+} // namespace
+
+void find_jumps_into(const ElfFile& file, std::span<Stretch> stretches) {
+    JumpSearch(file, stretches).run();
+}
+
+} // namespace speedbump::elf
+
+#endif
