@@ -22,6 +22,9 @@ static ssize_t sb_device_write(struct file *file, const char __user *buffer, siz
 	char *text;
 	int ret;
 
+	/* whoever opened it may have handed it on */
+	if (!capable(CAP_SYS_ADMIN))
+		return -EPERM;
 	/* as in sysfs: one page holds more than any command */
 	if (count > PAGE_SIZE)
 		return -EINVAL;
@@ -35,7 +38,9 @@ static ssize_t sb_device_write(struct file *file, const char __user *buffer, siz
 
 static long sb_device_ioctl(struct file *file, unsigned int command, unsigned long argument)
 {
-	return command == SB_DEVICE_HOLD ? sb_target_hold(file, &file->private_data) : -ENOTTY;
+	if (command != SB_DEVICE_HOLD)
+		return -ENOTTY;
+	return capable(CAP_SYS_ADMIN) ? sb_target_hold(file, &file->private_data) : -EPERM;
 }
 
 static int sb_device_release(struct inode *inode, struct file *file)

@@ -36,7 +36,7 @@ struct sb_name {
 
 struct sb_elf {
 	const struct sb_reader *reader;
-	const char *symbol;
+	const char *symbol;	/* or NULL: any function that begins at best_offset */
 	size_t symbol_length;
 	Elf64_Ehdr header;
 	struct sb_segment segments[SB_SEGMENTS_MAX];
@@ -254,7 +254,9 @@ static const struct sb_name *sb_lookup_name(const struct sb_elf *elf, u32 at)
 	return NULL;
 }
 
-/* How good a definition of the function an entry is; 0 is none. */
+/* How good a definition of the function an entry is; 0 is none, less than this a plain label. */
+#define SB_RANK_FUNCTION 3
+
 static int sb_rank(const Elf64_Sym *symbol, bool hidden)
 {
 	int rank;
@@ -267,7 +269,7 @@ static int sb_rank(const Elf64_Sym *symbol, bool hidden)
 		rank = 5;
 		break;
 	case SB_STT_GNU_IFUNC:
-		rank = 3;
+		rank = SB_RANK_FUNCTION;
 		break;
 	case STT_NOTYPE:	/* a label of hand-written assembly */
 		rank = 1;
@@ -283,11 +285,18 @@ static int sb_rank(const Elf64_Sym *symbol, bool hidden)
 static int sb_consider(struct sb_elf *elf, const Elf64_Sym *symbol, u64 index,
 		       const Elf64_Shdr *versions)
 {
-	const struct sb_name *name = sb_lookup_name(elf, symbol->st_name);
+	const struct sb_name *name;
 	bool hidden;
 	u64 offset;
 	int rank, ret;
 
+	if (!elf->symbol) {
+		if (sb_rank(symbol, true) >= SB_RANK_FUNCTION &&
+		    sb_address_to_offset(elf, symbol->st_value, &offset) && offset == elf->best_offset)
+			elf->best_rank = SB_RANK_FUNCTION;
+		return 0;
+	}
+	name = sb_lookup_name(elf, symbol->st_name);
 	if (!name)
 		return 0;
 	hidden = name->hidden;
@@ -316,17 +325,18 @@ static int sb_search_table(struct sb_elf *elf, const Elf64_Shdr *table,
 	u64 total = table->sh_size / sizeof(Elf64_Sym), first;
 	Elf64_Shdr strings;
 	size_t i;
-	int ret;
+	int ret = 0;
 
 	if (table->sh_entsize != sizeof(Elf64_Sym) || total > SB_SYMBOLS_MAX ||
 	    !sb_inside(elf, table->sh_offset, table->sh_size, 1))
 		return -ENOEXEC;
-	ret = sb_read_section(elf, table->sh_link, &strings);
-	if (ret)
-		return ret;
-	ret = sb_find_names(elf, &strings);
-	if (ret || !elf->name_count)
-		return ret;
+	if (elf->symbol) {
+		ret = sb_read_section(elf, table->sh_link, &strings);
+		if (!ret)
+			ret = sb_find_names(elf, &strings);
+		if (ret || !elf->name_count)
+			return ret;
+	}
 	for (first = 0; first < total; first += per_chunk) {
 		size_t count = min_t(u64, per_chunk, total - first);
 
@@ -403,7 +413,8 @@ static void sb_elf_close(struct sb_elf *elf)
 	kfree(elf);
 }
 
-int sb_elf_symbol(const struct sb_reader *reader, const char *symbol, u64 *offset)
+/* By the symbol's name, or without one by *offset. */
+static int sb_search(const struct sb_reader *reader, const char *symbol, u64 *offset)
 {
 	struct sb_elf *elf = NULL;
 	int ret = sb_elf_open(reader, &elf);
@@ -411,7 +422,8 @@ int sb_elf_symbol(const struct sb_reader *reader, const char *symbol, u64 *offse
 	if (ret)
 		goto out;
 	elf->symbol = symbol;
-	elf->symbol_length = strlen(symbol);
+	elf->symbol_length = symbol ? strlen(symbol) : 0;
+	elf->best_offset = *offset;
 	ret = sb_count_sections(elf);
 	if (!ret)
 		ret = sb_search_sections(elf);
@@ -422,6 +434,17 @@ int sb_elf_symbol(const struct sb_reader *reader, const char *symbol, u64 *offse
 out:
 	sb_elf_close(elf);
 	return ret;
+}
+
+int sb_elf_symbol(const struct sb_reader *reader, const char *symbol, u64 *offset)
+{
+	*offset = 0;
+	return sb_search(reader, symbol, offset);
+}
+
+int sb_elf_entry(const struct sb_reader *reader, u64 offset)
+{
+	return sb_search(reader, NULL, &offset);
 }
 
 int sb_elf_offset(const struct sb_reader *reader, u64 offset)

@@ -5,7 +5,7 @@
 #include "speed_bump.h"
 
 #define SB_MAX_TARGETS_LIMIT 65536
-#define SB_DEFAULT_DELAY_NS 1000
+#define SB_DEFAULT_DELAY_NS 1000000
 
 DEFINE_MUTEX(sb_lock);
 u64 sb_default_delay_ns = SB_DEFAULT_DELAY_NS;

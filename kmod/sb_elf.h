@@ -22,6 +22,9 @@ struct sb_reader {
  */
 int sb_elf_symbol(const struct sb_reader *reader, const char *symbol, u64 *offset);
 
+/* 0 when some function begins at `offset`, else as sb_elf_symbol(). */
+int sb_elf_entry(const struct sb_reader *reader, u64 offset);
+
 /* 0 when `offset` lies in the file's executable code, else as sb_elf_symbol(). */
 int sb_elf_offset(const struct sb_reader *reader, u64 offset);
 

@@ -49,18 +49,18 @@ struct sb_target {
 	bool overlay;			/* the path's own inode is not the file's */
 	loff_t offset;
 	u64 delay_ns;
-	bool own_delay;			/* else sb_default_delay_ns */
+	u64 number;			/* ascending in sb_targets */
 	bool removed;			/* ends its spins */
 	const void *owner;		/* the open device it was added through, or NULL */
 	struct sb_tree __rcu *tree;	/* the filter, or NULL */
 	struct sb_counts __percpu *counts;
-	refcount_t users;		/* the list, each probe, each deferred spin */
+	refcount_t users;		/* the list, each probe, deferred spin, reader of the list */
 	char name[];
 };
 
 /* main.c */
 extern struct mutex sb_lock;		/* the list of targets and all that changes it */
-extern u64 sb_default_delay_ns;
+extern u64 sb_default_delay_ns;	/* of targets to come */
 extern unsigned int sb_max_targets;
 
 /* spin.c */
@@ -122,7 +122,8 @@ void sb_target_release(const void *owner, bool holds);
 int sb_target_hold(void *owner, void **holds);
 /* The sum over all CPUs. */
 void sb_counts_sum(const struct sb_counts __percpu *counts, struct sb_counts *sum);
-u64 sb_target_delay(const struct sb_target *target);
+/* The next in the list, also when `last` is in it no more; NULL begins and ends. Needs sb_lock. */
+struct sb_target *sb_target_after(struct sb_target *last);
 void sb_target_put(struct sb_target *target);
 /* The calling task has started a program. From a tracepoint: may not sleep. */
 void sb_target_on_exec(void);

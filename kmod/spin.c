@@ -44,7 +44,7 @@ static void sb_spin(struct sb_target *target, u64 delay_ns, unsigned int epoch)
 		cond_resched();
 		passed = ktime_get_ns() - start;
 		/* a delay that is lowered meanwhile is over when it would be over now */
-	} while (passed < min(delay_ns, sb_target_delay(target)) && !sb_spin_ends(target, epoch));
+	} while (passed < min(delay_ns, READ_ONCE(target->delay_ns)) && !sb_spin_ends(target, epoch));
 
 	this_cpu_inc(target->counts->delays);
 	this_cpu_add(target->counts->requested_ns, delay_ns);
@@ -122,7 +122,7 @@ void sb_spin_hit(struct sb_target *target)
 		return;
 	this_cpu_inc(target->counts->hits);
 	this_cpu_inc(sb_total.hits);
-	delay_ns = sb_target_delay(target);
+	delay_ns = READ_ONCE(target->delay_ns);
 	if (!delay_ns)
 		return;
 	if (delay_ns > SB_INLINE_SPIN_NS) {

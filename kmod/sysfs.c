@@ -1,58 +1,40 @@
 // SPDX-License-Identifier: GPL-2.0-only
 #include <linux/capability.h>
-#include <linux/jiffies.h>
 #include <linux/kobject.h>
-#include <linux/mm.h>
 #include <linux/slab.h>
 #include <linux/sysfs.h>
-#include <linux/workqueue.h>
 
 #include "speed_bump.h"
 
 /*
- * A text attribute ends at one page, and a reader of a binary one calls once a page while hit
- * counts grow. So the whole list is written down when somebody starts to read, and kept until he
- * has read its end; readers that never do lose it to time, or to SB_SNAPSHOTS_MAX later ones.
+ * A text attribute ends at one page, and a reader of a binary one calls once a page while hit counts
+ * grow and targets come and go. So it is kept of each reader behind which target it is, and what it
+ * has not got of that one's line; those that stopped reading lose it to SB_LISTINGS_MAX others.
  */
-#define SB_SNAPSHOTS_MAX 16
-#define SB_SNAPSHOT_LIFE (60 * HZ)
+#define SB_LISTINGS_MAX 64
 /* a target's line: its name and what stands behind it */
 #define SB_LINE_MAX (SB_PATH_MAX + SB_SYMBOL_MAX + 256)
 
-struct sb_snapshot {
+struct sb_listing {
 	struct list_head node;
 	const struct file *reader;
-	unsigned long used;	/* jiffies */
-	size_t length;
-	char text[];
+	loff_t offset;			/* where it reads on */
+	struct sb_target *last;		/* held; NULL at the beginning */
+	size_t taken, length;		/* of the line */
+	char line[SB_LINE_MAX];
 };
 
-static LIST_HEAD(sb_snapshots);	/* the longest unused first */
-static unsigned int sb_snapshot_count;
-static DEFINE_MUTEX(sb_snapshot_lock);
+static LIST_HEAD(sb_listings);		/* by sb_lock; the longest unused first */
+static unsigned int sb_listing_count;
 static struct kobject *sb_kobject;
 
-static void sb_expire_snapshots(struct work_struct *work);
-static DECLARE_DELAYED_WORK(sb_expire_work, sb_expire_snapshots);
-
-static void sb_drop_snapshot(struct sb_snapshot *snapshot)
+static void sb_drop_listing(struct sb_listing *listing)
 {
-	list_del(&snapshot->node);
-	sb_snapshot_count--;
-	kvfree(snapshot);
-}
-
-static void sb_expire_snapshots(struct work_struct *work)
-{
-	struct sb_snapshot *snapshot, *next;
-
-	mutex_lock(&sb_snapshot_lock);
-	list_for_each_entry_safe(snapshot, next, &sb_snapshots, node)
-		if (time_after_eq(jiffies, snapshot->used + SB_SNAPSHOT_LIFE))
-			sb_drop_snapshot(snapshot);
-	if (sb_snapshot_count)
-		schedule_delayed_work(&sb_expire_work, SB_SNAPSHOT_LIFE);
-	mutex_unlock(&sb_snapshot_lock);
+	list_del(&listing->node);
+	sb_listing_count--;
+	if (listing->last)
+		sb_target_put(listing->last);
+	kfree(listing);
 }
 
 static size_t sb_print_target(struct sb_target *target, char *buffer, size_t space)
@@ -63,7 +45,7 @@ static size_t sb_print_target(struct sb_target *target, char *buffer, size_t spa
 
 	sb_counts_sum(target->counts, &sum);
 	length = scnprintf(buffer, space, "%s delay_ns=%llu hits=%llu", target->name,
-			   sb_target_delay(target), sum.hits);
+			   READ_ONCE(target->delay_ns), sum.hits);
 	if (tree)
 		length += scnprintf(buffer + length, space - length, " pid=%d", sb_tree_pid(tree));
 	length += scnprintf(buffer + length, space - length,
@@ -73,82 +55,83 @@ static size_t sb_print_target(struct sb_target *target, char *buffer, size_t spa
 	return length;
 }
 
-static struct sb_snapshot *sb_take_snapshot(void)
+/* The listing that goes on at `offset`; a new one at 0; NULL when it is forgotten. */
+static struct sb_listing *sb_find_listing(const struct file *reader, loff_t offset)
 {
-	struct sb_snapshot *snapshot;
-	struct sb_target *target;
-	size_t space;
+	struct sb_listing *listing, *found = NULL;
 
-	if (mutex_lock_killable(&sb_lock))
-		return ERR_PTR(-EINTR);
-	space = (size_t)sb_target_count * SB_LINE_MAX + 1;
-	snapshot = kvmalloc(struct_size(snapshot, text, space), GFP_KERNEL);
-	if (!snapshot) {
-		mutex_unlock(&sb_lock);
+	list_for_each_entry(listing, &sb_listings, node)
+		if (listing->reader == reader)
+			found = listing;
+	if (offset)
+		return found && found->offset == offset ? found : NULL;
+	if (!found && sb_listing_count == SB_LISTINGS_MAX)
+		found = list_first_entry(&sb_listings, struct sb_listing, node);
+	if (found)
+		sb_drop_listing(found);
+	listing = kzalloc(sizeof(*listing), GFP_KERNEL);
+	if (!listing)
 		return ERR_PTR(-ENOMEM);
+	listing->reader = reader;
+	list_add_tail(&listing->node, &sb_listings);
+	sb_listing_count++;
+	return listing;
+}
+
+/* Writes down the line of the next target; false at the end. */
+static bool sb_list_next(struct sb_listing *listing)
+{
+	struct sb_target *target = sb_target_after(listing->last);
+
+	if (!target)
+		return false;
+	refcount_inc(&target->users);
+	if (listing->last)
+		sb_target_put(listing->last);
+	listing->last = target;
+	listing->taken = 0;
+	listing->length = sb_print_target(target, listing->line, sizeof(listing->line));
+	return true;
+}
+
+static size_t sb_list(struct sb_listing *listing, char *buffer, size_t count)
+{
+	size_t done = 0;
+
+	while (done < count && (listing->taken < listing->length || sb_list_next(listing))) {
+		size_t part = min(count - done, listing->length - listing->taken);
+
+		memcpy(buffer + done, listing->line + listing->taken, part);
+		listing->taken += part;
+		done += part;
 	}
-	snapshot->length = 0;
-	list_for_each_entry(target, &sb_targets, node)
-		snapshot->length += sb_print_target(target, snapshot->text + snapshot->length,
-						    space - snapshot->length);
-	mutex_unlock(&sb_lock);
-	return snapshot;
-}
-
-static struct sb_snapshot *sb_find_snapshot(const struct file *reader)
-{
-	struct sb_snapshot *snapshot;
-
-	list_for_each_entry(snapshot, &sb_snapshots, node)
-		if (snapshot->reader == reader)
-			return snapshot;
-	return NULL;
-}
-
-static struct sb_snapshot *sb_start_snapshot(const struct file *reader)
-{
-	struct sb_snapshot *snapshot = sb_find_snapshot(reader);
-
-	if (snapshot)
-		sb_drop_snapshot(snapshot);
-	snapshot = sb_take_snapshot();
-	if (IS_ERR(snapshot))
-		return snapshot;
-	if (sb_snapshot_count == SB_SNAPSHOTS_MAX)
-		sb_drop_snapshot(list_first_entry(&sb_snapshots, struct sb_snapshot, node));
-	snapshot->reader = reader;
-	list_add_tail(&snapshot->node, &sb_snapshots);
-	sb_snapshot_count++;
-	schedule_delayed_work(&sb_expire_work, SB_SNAPSHOT_LIFE);
-	return snapshot;
+	return done;
 }
 
 static ssize_t targets_list_read(struct file *reader, struct kobject *object,
 				 SB_BIN_ATTRIBUTE *attribute, char *buffer, loff_t offset,
 				 size_t count)
 {
-	struct sb_snapshot *snapshot;
+	struct sb_listing *listing;
 	ssize_t ret;
 
-	mutex_lock(&sb_snapshot_lock);
-	snapshot = offset ? sb_find_snapshot(reader) : sb_start_snapshot(reader);
-	/* read past the end before, or forgotten: the end, never a part of another list */
-	if (IS_ERR_OR_NULL(snapshot)) {
-		ret = PTR_ERR_OR_ZERO(snapshot);
-		goto out;
+	if (mutex_lock_killable(&sb_lock))
+		return -EINTR;
+	listing = sb_find_listing(reader, offset);
+	ret = PTR_ERR_OR_ZERO(listing);
+	if (!IS_ERR_OR_NULL(listing)) {
+		ret = sb_list(listing, buffer, count);
+		listing->offset += ret;
+		list_move_tail(&listing->node, &sb_listings);
+		if (!ret)
+			sb_drop_listing(listing);
 	}
-	ret = memory_read_from_buffer(buffer, count, &offset, snapshot->text, snapshot->length);
-	snapshot->used = jiffies;
-	list_move_tail(&snapshot->node, &sb_snapshots);
-	if (!ret)
-		sb_drop_snapshot(snapshot);
-out:
-	mutex_unlock(&sb_snapshot_lock);
+	mutex_unlock(&sb_lock);
 	return ret;
 }
 
 static struct bin_attribute sb_targets_list = {
-	.attr = { .name = "targets_list", .mode = 0444 },
+	.attr = { .name = "targets_list", .mode = 0400 },
 	.read = targets_list_read,
 };
 
@@ -252,13 +235,12 @@ int sb_sysfs_init(void)
 
 void sb_sysfs_exit(void)
 {
-	struct sb_snapshot *snapshot, *next;
+	struct sb_listing *listing, *next;
 
 	/* waits for readers and writers */
 	sysfs_remove_bin_file(sb_kobject, &sb_targets_list);
 	sysfs_remove_group(sb_kobject, &sb_group);
 	kobject_put(sb_kobject);
-	cancel_delayed_work_sync(&sb_expire_work);
-	list_for_each_entry_safe(snapshot, next, &sb_snapshots, node)
-		sb_drop_snapshot(snapshot);
+	list_for_each_entry_safe(listing, next, &sb_listings, node)
+		sb_drop_listing(listing);
 }

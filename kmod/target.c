@@ -10,6 +10,7 @@
 #include <linux/workqueue.h>
 
 #include "sb_elf.h"
+#include "site.h"
 #include "speed_bump.h"
 
 /* So many probes may wait to be freed before writers wait with them. */
@@ -18,6 +19,7 @@
 LIST_HEAD(sb_targets);
 unsigned int sb_target_count;
 
+static u64 sb_last_number;	/* by sb_lock */
 static DEFINE_HASHTABLE(sb_names, 10);
 /* devices that hold the module on, and whether only they do; by sb_lock */
 static unsigned int sb_holders;
@@ -53,12 +55,6 @@ void sb_counts_sum(const struct sb_counts __percpu *counts, struct sb_counts *su
 		sum->requested_ns += READ_ONCE(one->requested_ns);
 		sum->measured_ns += READ_ONCE(one->measured_ns);
 	}
-}
-
-u64 sb_target_delay(const struct sb_target *target)
-{
-	return READ_ONCE(target->own_delay) ? READ_ONCE(target->delay_ns) :
-					      READ_ONCE(sb_default_delay_ns);
 }
 
 void sb_target_put(struct sb_target *target)
@@ -310,19 +306,26 @@ static bool sb_is_mappable(const struct file *file, struct inode *inode)
 
 static struct file *sb_open(const char *name)
 {
-	struct file *file;
+	struct file *file = ERR_PTR(-ENOEXEC);
 	struct path path;
 	int ret = kern_path(name, LOOKUP_FOLLOW, &path);
 
 	if (ret)
 		return ERR_PTR(ret == -ENOTDIR ? -ENOENT : ret);
-	/* opening a device or a fifo would do something */
-	ret = S_ISREG(d_inode(path.dentry)->i_mode) ? 0 : -ENOEXEC;
+	/*
+	 * Opening a device or a fifo would do something: what has been looked at is opened, not what
+	 * the name means by then.
+	 */
+	if (S_ISREG(d_inode(path.dentry)->i_mode))
+		file = dentry_open(&path, O_RDONLY | O_LARGEFILE, current_cred());
 	path_put(&path);
-	if (ret)
-		return ERR_PTR(ret);
-	file = filp_open(name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_LARGEFILE, 0);
-	return file == ERR_PTR(-ENOTDIR) ? ERR_PTR(-ENOENT) : file;
+	if (IS_ERR(file))
+		return file;
+	ret = file_permission(file, MAY_READ);
+	if (!ret)
+		return file;
+	fput(file);
+	return ERR_PTR(ret);
 }
 
 static int sb_find_code(struct sb_target *target, const struct sb_command *command)
@@ -349,6 +352,8 @@ static int sb_find_code(struct sb_target *target, const struct sb_command *comma
 		ret = sb_elf_symbol(&reader, sb_command_symbol(command), &offset);
 	if (!ret && !IS_ALIGNED(offset, UPROBE_SWBP_INSN_SIZE))
 		ret = -ENOENT;
+	if (!ret)
+		ret = sb_site_check(&reader, offset);
 	if (ret)
 		goto out;
 	target->files[0].inode = igrab(inode);
@@ -425,6 +430,19 @@ static struct sb_target *sb_find(const char *name)
 	return NULL;
 }
 
+struct sb_target *sb_target_after(struct sb_target *last)
+{
+	struct sb_target *target;
+
+	lockdep_assert_held(&sb_lock);
+	if (last && !last->removed)
+		return list_is_last(&last->node, &sb_targets) ? NULL : list_next_entry(last, node);
+	list_for_each_entry(target, &sb_targets, node)
+		if (!last || target->number > last->number)
+			return target;
+	return NULL;
+}
+
 static int sb_check_room(const char *name)
 {
 	if (sb_find(name))
@@ -462,8 +480,7 @@ static struct sb_target *sb_target_new(const struct sb_command *command, const v
 	memcpy(target->name, command->name, length + 1);
 	refcount_set(&target->users, 1);
 	target->owner = owner;
-	target->own_delay = command->has_delay;
-	target->delay_ns = command->delay_ns;
+	target->delay_ns = command->has_delay ? command->delay_ns : READ_ONCE(sb_default_delay_ns);
 	target->counts = alloc_percpu(struct sb_counts);
 	if (target->counts)
 		ret = sb_find_code(target, command);
@@ -494,6 +511,7 @@ static int sb_add_locked(struct sb_target *target, const struct sb_command *comm
 		if (one.ret)
 			return one.ret;
 	}
+	target->number = ++sb_last_number;
 	list_add_tail(&target->node, &sb_targets);
 	hash_add(sb_names, &target->by_name, sb_name_hash(target->name));
 	sb_target_count++;
@@ -607,10 +625,8 @@ static int sb_update(const struct sb_command *command)
 		ret = -ENOENT;
 	else if (command->has_pid)
 		ret = sb_update_filter(target, command->pid);
-	if (!ret) {
+	if (!ret)
 		WRITE_ONCE(target->delay_ns, command->delay_ns);
-		WRITE_ONCE(target->own_delay, true);
-	}
 	mutex_unlock(&sb_lock);
 	return ret;
 }

@@ -3,17 +3,19 @@
 # Boots one of the distribution's kernels in QEMU (software emulation where there is no KVM) and runs
 # a command in it. Nothing is installed: packages are fetched and unpacked into a cache folder.
 set -euo pipefail
+shopt -s inherit_errexit
 PATH=$PATH:/usr/sbin:/sbin
 
 usage() {
     cat <<'TEXT'
 usage: vm.sh KERNEL [OPTION...] -- COMMAND [ARG...]
        vm.sh KERNEL --fetch          fetch and unpack image and headers, print the folder
-       vm.sh KERNEL --headers        print the folder to build modules against (KDIR)
+       vm.sh KERNEL --make FOLDER [ARG...]   build the module in FOLDER for that kernel, by its Kbuild
        vm.sh --check                 status 0 when everything needed is there, else says what is not
 
-KERNEL is a version of the distribution's kernels (6.1, 6.12: the newest package of it), or a folder
-that has `vmlinuz` and may have `modules/`.
+KERNEL is a version of the distribution's kernels (6.1, 6.12: the newest package of it), `sid` for the
+newest of Debian sid (needs root and debootstrap), or a folder that has `vmlinuz` and may have
+`modules/`.
 
   --add FILE[:DEST]   a file or folder for the machine, with the shared libraries that it needs;
                       DEST is its path there, or its folder with a trailing slash (default: its own
@@ -67,53 +69,114 @@ image_package() {
         awk '{print $1}' | grep -Ev -- '-(cloud|rt)-|unsigned' | sort -V | tail -1
 }
 
-# fetch VERSION: prints the folder with vmlinuz, modules/ and headers/ of that kernel.
+# fetch VERSION: prints the folder with vmlinuz, modules/ and what builds modules for that kernel.
 fetch() {
-    local version=$1 image release dir work common kbuild deb
+    local version=$1 dir=$cache/$1 work
     # what was fetched once is used until the cache is emptied: no network, and always the same kernel
-    if [ -e "$cache/$version/complete" ]; then
-        echo "$cache/$version"
+    if [ ! -e "$dir/complete" ]; then
+        mkdir -p "$cache"
+        exec 9>"$cache/lock"
+        flock 9
+        if [ ! -e "$dir/complete" ]; then
+            work=$(mktemp -d "$cache/fetch.XXXXXX")
+            rm -rf --one-file-system "$dir"
+            if [ "$version" = sid ]; then fetch_sid "$work"; else fetch_packages "$version" "$work"; fi
+            rm -rf "$work"
+            touch "$dir/complete"
+        fi
+        exec 9>&-
+    fi
+    echo "$dir"
+}
+
+# From the packages that the host's own apt knows.
+fetch_packages() {
+    local version=$1 work=$2 image release common kbuild deb
+    image=$(image_package "$version")
+    [ -n "$image" ] || fail "no package linux-image-$version.*-$flavour (apt-get update? backports?)"
+    release=${image#linux-image-}
+    echo "vm.sh: fetching $image and its headers" >&2
+    common=linux-headers-${release%-"$flavour"}-common
+    kbuild=$(apt-cache depends "linux-headers-$release" 2>/dev/null |
+        awk '$2 ~ /^linux-kbuild/ && !found {print $2; found = 1}')
+    (cd "$work" && apt-get -q download "$image" "linux-headers-$release" "$common" "$kbuild" >&2) ||
+        fail "can't fetch the packages of $release"
+    for deb in "$work"/*.deb; do
+        dpkg-deb -x "$deb" "$work/tree"
+        rm "$deb"
+    done
+    # the headers name each other by where the package would have put them
+    sed -i "s|/usr/src/|$dir/headers/src/|" "$work/tree/usr/src/linux-headers-$release/Makefile"
+    # without it a module gets no BTF, and building it needs no pahole
+    rm -f "$work/tree/usr/src/linux-headers-$release/vmlinux"
+    keep_image "$work/tree" "$release"
+    mkdir -p "$dir/headers/lib"
+    mv "$work/tree/usr/src" "$dir/headers/src"
+    move_kbuild "$work/tree/usr" "$dir/headers"
+    ln -s "src/linux-headers-$release" "$dir/headers/build"
+}
+
+# From a root of sid: the host's apt need not know it, and the compiler and the tools that its headers
+# bring run there and not here.
+fetch_sid() {
+    local work=$1 mirror release deb
+    command -v debootstrap >/dev/null || fail "sid needs debootstrap"
+    [ "$(id -u)" = 0 ] || fail "sid needs root, to make a root of it"
+    # the mirror and the settings that this host's own apt uses for Debian
+    # shellcheck disable=SC2016 # apt's own
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 2>/dev/null |
+        awk '/\/debian\/?$/ && !found { print; found = 1 }')
+    http_proxy=${http_proxy:-$(apt-config dump --format '%v' Acquire::http::Proxy)}
+    export http_proxy
+    echo "vm.sh: making a root of sid" >&2
+    debootstrap --variant=minbase --include="linux-headers-$flavour,make" sid "$work/root" \
+        ${mirror:+"$mirror"} >"$cache/sid.log" 2>&1 9>&- || # else debootstrap's own
+        fail "debootstrap failed ($cache/sid.log)"
+    apt-config dump Acquire >"$work/root/etc/apt/apt.conf.d/00host"
+    release=$(basename "$work"/root/usr/src/linux-headers-*-"$flavour")
+    release=${release#linux-headers-}
+    # shellcheck disable=SC2016 # expanded there
+    chroot "$work/root" sh -euc 'cd /tmp && apt-get -q update
+        parts=$(apt-cache depends "linux-image-$1" | sed -n "s/^  Depends: \(linux-.*$1\)\$/\1/p")
+        apt-get -q download "linux-image-$1" $parts' sh "$release" >>"$cache/sid.log" 2>&1 ||
+        fail "can't fetch linux-image-$release ($cache/sid.log)"
+    for deb in "$work"/root/tmp/linux-*.deb; do dpkg-deb -x "$deb" "$work/tree"; done
+    rm -f "$work"/root/tmp/linux-*.deb "$work"/root/var/cache/apt/archives/*.deb
+    [ -e "$work/tree/lib" ] || ln -s usr/lib "$work/tree/lib"
+    keep_image "$work/tree" "$release"
+    mv "$work/root" "$dir/root"
+}
+
+# keep_image TREE RELEASE: takes the kernel and its modules out of an unpacked package.
+keep_image() {
+    # installing the package would do this
+    depmod -b "$1" "$2"
+    mkdir -p "$dir"
+    mv "$1/lib/modules/$2" "$dir/modules"
+    # newer packages have it beside its modules
+    mv "$1/boot/vmlinuz-$2" "$dir/vmlinuz" 2>/dev/null || mv "$dir/modules/vmlinuz" "$dir/vmlinuz"
+    echo "$2" >"$dir/release"
+}
+
+# make_module FOLDER [ARG...]
+make_module() {
+    local folder inside status=0
+    folder=$(readlink -f "$1")
+    shift
+    if [ ! -e "$kernel/root" ]; then
+        make -C "$(readlink -f "$kernel/headers/build")" M="$folder" "$@" modules
         return
     fi
-    mkdir -p "$cache"
-    exec 9>"$cache/lock"
-    flock 9
-    dir=$cache/$version
-    if [ ! -e "$dir/complete" ]; then
-        image=$(image_package "$version")
-        [ -n "$image" ] || fail "no package linux-image-$version.*-$flavour (apt-get update? backports?)"
-        release=${image#linux-image-}
-        echo "vm.sh: fetching $image and its headers" >&2
-        work=$(mktemp -d "$cache/fetch.XXXXXX")
-        common=linux-headers-${release%-"$flavour"}-common
-        kbuild=$(apt-cache depends "linux-headers-$release" 2>/dev/null |
-            awk '$2 ~ /^linux-kbuild/ {print $2; exit}')
-        (cd "$work" && apt-get -q download "$image" "linux-headers-$release" "$common" "$kbuild" >&2) ||
-            fail "can't fetch the packages of $release"
-        for deb in "$work"/*.deb; do
-            dpkg-deb -x "$deb" "$work/tree"
-            rm "$deb"
-        done
-        # the headers name each other by where the package would have put them
-        sed -i "s|/usr/src/|$dir/headers/src/|" "$work/tree/usr/src/linux-headers-$release/Makefile"
-        # without it a module gets no BTF, and building it needs no pahole
-        rm -f "$work/tree/usr/src/linux-headers-$release/vmlinux"
-        # installing the package would do this
-        depmod -b "$work/tree" "$release"
-        rm -rf "$dir"
-        mkdir -p "$dir/headers/lib"
-        mv "$work/tree/boot/vmlinuz-$release" "$dir/vmlinuz"
-        mv "$work/tree/boot/config-$release" "$dir/config"
-        mv "$work/tree/lib/modules/$release" "$dir/modules"
-        mv "$work/tree/usr/src" "$dir/headers/src"
-        move_kbuild "$work/tree/usr" "$dir/headers"
-        ln -s "src/linux-headers-$release" "$dir/headers/build"
-        echo "$release" >"$dir/release"
-        rm -rf "$work"
-        touch "$dir/complete"
-    fi
-    exec 9>&-
-    echo "$dir"
+    inside=$(mktemp -d "$kernel/root/tmp/module.XXXXXX")
+    cp -a "$folder/." "$inside"
+    # objtool asks /proc for the limit of its stack
+    # shellcheck disable=SC2016 # expanded there
+    unshare --mount sh -c 'mount -t proc proc "$1/proc" && shift && exec chroot "$@"' sh "$kernel/root" \
+        "$kernel/root" make -C "/usr/src/linux-headers-$(cat "$kernel/release")" \
+        M="/tmp/$(basename "$inside")" "$@" modules || status=$?
+    cp -a "$inside/." "$folder"
+    rm -rf "$inside"
+    return "$status"
 }
 
 # linux-kbuild lies in /usr/lib, to which the headers' links point, or is a link to /usr/src.
@@ -153,13 +216,18 @@ add_libraries() {
 
 # add_module NAME: its file and those it depends on, in the order to load them.
 add_module() {
-    local line file
+    local line file name
+    ! grep -q "/$1\.ko$" "$kernel/modules/modules.builtin" 2>/dev/null || return 0
     line=$(grep -m1 -E "/${1//[_-]/[_-]}\.ko[^:]*:" "$kernel/modules/modules.dep") ||
         fail "no module $1 in $kernel"
     for file in $(echo "$line" | tr -d : | tr ' ' '\n' | tac); do
-        grep -qx "$(basename "$file")" "$tree/modules.load" 2>/dev/null && continue
-        cp "$kernel/modules/$file" "$tree/"
-        basename "$file" >>"$tree/modules.load"
+        name=$(basename "${file%.xz}")
+        grep -qx "$name" "$tree/modules.load" 2>/dev/null && continue
+        case $file in
+        *.xz) xz -dc "$kernel/modules/$file" >"$tree/$name" ;;
+        *) cp "$kernel/modules/$file" "$tree/" ;;
+        esac
+        echo "$name" >>"$tree/modules.load"
     done
 }
 
@@ -229,7 +297,7 @@ adds=() modules=() append=() cpus=2 memory=1024 limit=600 log=''
 while [ $# -gt 0 ]; do
     case $1 in
     --fetch) echo "$kernel"; exit 0 ;;
-    --headers) readlink -f "$kernel/headers/build"; exit 0 ;;
+    --make) shift; make_module "$@"; exit ;;
     --add) adds+=("$2"); shift 2 ;;
     --module) modules+=("$2"); shift 2 ;;
     --append) append+=("$2"); shift 2 ;;
@@ -258,7 +326,9 @@ write_init "$@"
 # nothing but the machine itself may turn this into success
 echo "did not boot" >"$work/status"
 : >"$work/dmesg"
-acceleration=(-accel "tcg,thread=multi")
+# One thread for all processors: in parallel an emulated one now and then executes the breakpoint of a
+# static key that has been patched meanwhile.
+acceleration=(-accel "tcg,thread=single")
 processor=max
 if [ "${SPEEDBUMP_VM_KVM:-0}" = 1 ]; then
     acceleration=(-accel kvm)

@@ -10,7 +10,7 @@ kernel=$1
 out=$2
 
 command -v sparse >/dev/null || { echo "SKIP: no sparse"; exit 77; }
-headers=$("$root/scripts/vm.sh" "$kernel" --headers) ||
+"$root/scripts/vm.sh" "$kernel" --fetch >/dev/null ||
     { echo "SKIP: kernel $kernel can't be fetched"; exit 77; }
 skipped=0
 checkpatch=${SB_CHECKPATCH:-$root/build/vm/debug-$kernel/headers/build/scripts/checkpatch.pl}
@@ -27,7 +27,7 @@ fi
 
 mkdir -p "$out/module"
 cp "$root"/kmod/{*.c,*.h,Kbuild} "$out/module/"
-make -C "$headers" M="$(readlink -f "$out/module")" C=2 modules >"$out/sparse.log" 2>&1 ||
+"$root/scripts/vm.sh" "$kernel" --make "$out/module" C=2 >"$out/sparse.log" 2>&1 ||
     { cat "$out/sparse.log"; exit 1; }
 if grep -E "^$(readlink -f "$out/module")/.*(warning|error):" "$out/sparse.log"; then
     echo "FAIL: sparse"

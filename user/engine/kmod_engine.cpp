@@ -35,7 +35,9 @@ Result<std::unique_ptr<KmodEngine>> KmodEngine::open() {
                           "would be live")
             .with_hint("sbctl enable, or sbctl clear; sbctl list shows them");
     }
-    return std::unique_ptr<KmodEngine>(new KmodEngine(std::move(*owner)));
+    const auto status = sbctl::status();
+    if (!status) return status.error();
+    return std::unique_ptr<KmodEngine>(new KmodEngine(std::move(*owner), status->lost_processes));
 }
 
 // --- delays
@@ -167,9 +169,11 @@ Clock::duration KmodEngine::until_next_change() const {
 std::vector<Counts> KmodEngine::read_counts() {
     if (auto counted = refresh(); !counted) {
         trouble_ = counted.error().message;
-    } else if (trouble_.empty() && !spots_.empty()) {
-        const auto status = sbctl::status();
-        if (status && !status->enabled)
+    } else if (const auto status = sbctl::status(); !status) {
+        trouble_ = status.error().message;
+    } else {
+        lost_members_ = status->lost_processes - lost_before_;
+        if (trouble_.empty() && !spots_.empty() && !status->enabled)
             trouble_ = "somebody else has switched the kernel module off: nothing is delayed";
     }
     std::vector<Counts> result;

@@ -48,6 +48,9 @@ class KmodEngine {
 
     // `process` of each is 0. What went on while disarmed is not counted.
     std::vector<Counts> read_counts();
+    // Processes of the trees that the module could not follow while this was open, as of
+    // read_counts(); other sessions' are among them.
+    uint64_t lost_members() const { return lost_members_; }
     // What others did to the module that keeps these delays from happening, once; or empty.
     std::string take_trouble();
 
@@ -66,7 +69,8 @@ class KmodEngine {
         sbctl::Target seen{};  // its line as last read
     };
 
-    explicit KmodEngine(sbctl::Owner owner) : owner_(std::move(owner)) {}
+    KmodEngine(sbctl::Owner owner, uint64_t lost_before)
+        : owner_(std::move(owner)), lost_before_(lost_before) {}
     nanoseconds wanted(uint32_t target) const;
     // The delay to ask of the module for one of `asked`.
     nanoseconds spin_of(nanoseconds asked, elf::SiteKind kind) const;
@@ -77,6 +81,8 @@ class KmodEngine {
     void apply();
 
     sbctl::Owner owner_;
+    uint64_t lost_before_ = 0; // as the module counted when this was opened
+    uint64_t lost_members_ = 0;
     bool armed_ = false;
     nanoseconds outside_[3] = {}; // the part of a delayed hit outside the module's spin, by kind
     Clock::time_point next_change_ = Clock::time_point::max();

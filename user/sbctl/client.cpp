@@ -38,7 +38,7 @@ std::string sentence(int error_number) {
         case EPERM:
             return "that needs CAP_SYS_ADMIN";
         case EOPNOTSUPP:
-            return "the kernel can't set a probe on the instruction there";
+            return "the instruction there is not known to be safe to probe";
         default:
             return std::string("the module refused: ") + std::strerror(error_number);
     }
@@ -231,6 +231,7 @@ Result<Status> status() {
         if (key == "targets") status.targets = value;
         if (key == "max_targets") status.max_targets = value;
         if (key == "total_hits") status.hits = value;
+        if (key == "lost_processes") status.lost_processes = value;
         if (key == "total_delay_ns") status.delay = nanoseconds(value);
     }
     std::string_view line = *default_delay;

@@ -39,6 +39,7 @@ struct Status {
     uint64_t hits = 0;
     nanoseconds delay{0}; // measured, since the module was loaded
     nanoseconds default_delay{0};
+    uint64_t lost_processes = 0; // that a filter could not follow, since the module was loaded
 };
 
 // Each returns the module's errno in the Error, and a sentence that says why; kUnsupported when the

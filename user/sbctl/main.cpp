@@ -8,6 +8,7 @@
 
 #include "sbctl/client.h"
 #include "targets/parser.h"
+#include "util/text.h"
 
 namespace {
 
@@ -41,7 +42,7 @@ const CLI::Validator kDuration(
     "DELAY");
 
 json to_json(const sbctl::Target& target) {
-    json object = {{"target", target.name},
+    json object = {{"target", printable(target.name)},
                    {"delay_ns", target.delay.count()},
                    {"hits", target.hits},
                    {"delays", target.delays},
@@ -63,7 +64,10 @@ Result<void> print_list(bool as_json) {
         return {};
     }
     size_t width = std::string_view("TARGET").size();
-    for (const auto& target : *targets) width = std::max(width, target.name.size());
+    for (auto& target : *targets) {
+        target.name = printable(target.name);
+        width = std::max(width, target.name.size());
+    }
     fmt::print("{:<{}}  {:>10}  {:>12}  {:>12}  {:>14}  {}\n", "TARGET", width, "DELAY", "HITS",
                "DELAYS", "DELAYED", "PID");
     for (const auto& target : *targets) {

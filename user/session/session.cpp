@@ -1022,6 +1022,7 @@ Snapshot Session::snapshot() {
 
     snapshot.counts = counts();
     if (self.kmod) {
+        snapshot.lost_members += self.kmod->lost_members();
         if (const std::string trouble = self.kmod->take_trouble(); !trouble.empty())
             self.warn(trouble);
     }

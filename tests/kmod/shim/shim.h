@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What kmod/command.c and kmod/elf.c use of the kernel, in terms of the C library. */
+/* What kmod/command.c, kmod/elf.c and kmod/site.c use of the kernel, in terms of the C library. */
 #pragma once
 
 #include <elf.h>
@@ -15,6 +15,13 @@
 typedef uint64_t u64;
 typedef uint32_t u32;
 typedef uint16_t u16;
+typedef uint8_t u8;
+
+#if defined(__x86_64__)
+#define CONFIG_X86_64 1
+#endif
+
+#define ARRAY_SIZE(array) (sizeof(array) / sizeof(*(array)))
 
 #ifndef LLONG_MAX
 #define LLONG_MAX __LONG_LONG_MAX__
