@@ -7,8 +7,8 @@
 
 #include <bpf/usdt.bpf.h>
 
-#include "abi.h"
 #include "members.bpf.h"
+#include "progress.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -27,17 +27,30 @@ struct {
 	__type(value, __u64);
 } latencies SEC(".maps");
 
+/* A call that is being timed. A place in a stack tells it from every other one of its process,
+ * whichever thread it runs on. */
 struct sb_call {
-	__u32 thread;
+	__u32 tgid;
 	__u32 progress;
+	__u64 stack; /* the goroutine whose stack it is, which may move; else 0 */
+	__u64 place; /* the stack pointer at its entry; of a goroutine, the distance from its end */
 };
 
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 16384);
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, SB_MAX_TIMED_CALLS);
 	__type(key, struct sb_call);
-	__type(value, __u64);
+	__type(value, __u64); /* when it began */
 } calls SEC(".maps");
+
+__u64 lost_calls; /* that were not timed, as the map was full or a stack could not be read */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SB_MAX_PROGRESS_SITES);
+	__type(key, __u32);
+	__type(value, struct sb_progress_site);
+} sites SEC(".maps");
 
 static __always_inline bool sb_is_member(void)
 {
@@ -58,47 +71,10 @@ static __always_inline int sb_count(__u32 index)
 	return 0;
 }
 
-SEC("uprobe")
-int sb_count_call(void *ctx)
-{
-	return sb_count((__u32)bpf_get_attach_cookie(ctx));
-}
-
 SEC("usdt")
 int sb_count_mark(void *ctx)
 {
 	return sb_count((__u32)bpf_usdt_cookie(ctx));
-}
-
-/* Progress point of each system call that one counts, by its number. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, SB_MAX_PROGRESS);
-	__type(key, __u32);
-	__type(value, __u32);
-} syscalls SEC(".maps");
-
-SEC("tp_btf/sys_enter")
-int BPF_PROG(sb_count_syscall, struct pt_regs *regs, long id)
-{
-	__u32 number = (__u32)id;
-	__u32 *index = bpf_map_lookup_elem(&syscalls, &number);
-
-	return index ? sb_count(*index) : 0;
-}
-
-SEC("uprobe")
-int sb_call_begins(void *ctx)
-{
-	struct sb_call call = {
-		.thread = (__u32)bpf_get_current_pid_tgid(),
-		.progress = (__u32)bpf_get_attach_cookie(ctx),
-	};
-	__u64 now = bpf_ktime_get_ns();
-
-	if (sb_is_member())
-		bpf_map_update_elem(&calls, &call, &now, BPF_ANY);
-	return 0;
 }
 
 /* Sixteen buckets for each power of two: 3 % to either side. */
@@ -117,23 +93,166 @@ static __always_inline __u32 sb_latency_bucket(__u64 ns)
 	return (power << 4) + (__u32)ns;
 }
 
-SEC("uretprobe")
-int sb_call_ends(void *ctx)
+#ifdef bpf_target_x86
+
+/* Words of struct pt_regs */
+#define SB_R14 1
+#define SB_IP 16
+#define SB_FLAGS 18
+#define SB_SP 19
+
+/* Whether a jump on this condition is taken. */
+static __always_inline bool sb_is_taken(__u8 condition, __u64 flags)
 {
-	struct sb_call call = {
-		.thread = (__u32)bpf_get_current_pid_tgid(),
-		.progress = (__u32)bpf_get_attach_cookie(ctx),
-	};
-	__u64 *start = bpf_map_lookup_elem(&calls, &call);
+	bool carry = flags & 0x1, parity = flags & 0x4, zero = flags & 0x40;
+	bool less = !(flags & 0x80) != !(flags & 0x800);
+	bool holds;
+
+	switch (condition >> 1) {
+	case 0:
+		holds = flags & 0x800;
+		break;
+	case 1:
+		holds = carry;
+		break;
+	case 2:
+		holds = zero;
+		break;
+	case 3:
+		holds = carry || zero;
+		break;
+	case 4:
+		holds = flags & 0x80;
+		break;
+	case 5:
+		holds = parity;
+		break;
+	case 6:
+		holds = less;
+		break;
+	default:
+		holds = less || zero;
+	}
+	return holds != (condition & 1);
+}
+
+static __always_inline __u64 sb_register(const __u64 *registers, __u8 number)
+{
+	return number < SB_REGISTERS ? registers[number] : 0;
+}
+
+/* Whether an indirect jump leads out of the function. */
+static __always_inline bool sb_leads_out(const struct sb_progress_site *site,
+					 const __u64 *registers)
+{
+	__u64 target = sb_register(registers, site->base) +
+		       sb_register(registers, site->index) * site->scale + site->displacement;
+
+	if (site->in_memory &&
+	    bpf_probe_read_user(&target, sizeof(target), (void *)target)) {
+		__sync_fetch_and_add(&lost_calls, 1);
+		return false;
+	}
+	target -= registers[SB_IP] - site->address; /* where the file is loaded */
+	for (int i = 0; i < SB_CODE_PARTS; i++)
+		if (target >= site->parts[i].begin && target < site->parts[i].end)
+			return false;
+	return true;
+}
+
+/* Which call is at the site; false when that can't be told. */
+static __always_inline bool sb_call_at(const struct sb_progress_site *site,
+				       const __u64 *registers, struct sb_call *call)
+{
+	call->tgid = bpf_get_current_pid_tgid() >> 32;
+	call->progress = site->progress;
+	call->stack = 0;
+	call->place = registers[SB_SP] + site->stack_used;
+	if (site->is_go) {
+		__u64 end;
+
+		/* struct g begins with the bounds of its stack, and lies in R14 (ABIInternal) */
+		call->stack = registers[SB_R14];
+		if (bpf_probe_read_user(&end, sizeof(end), (void *)(call->stack + 8))) {
+			__sync_fetch_and_add(&lost_calls, 1);
+			return false;
+		}
+		call->place = end - call->place;
+	}
+	return true;
+}
+
+static __always_inline void sb_call_ends(const struct sb_call *call, __u64 now)
+{
+	__u64 *start = bpf_map_lookup_elem(&calls, call);
 	__u64 *count;
 	__u32 index;
 
 	if (!start)
-		return 0;
-	index = call.progress * SB_LATENCY_BUCKETS + sb_latency_bucket(bpf_ktime_get_ns() - *start);
-	bpf_map_delete_elem(&calls, &call);
+		return;
+	index = call->progress * SB_LATENCY_BUCKETS + sb_latency_bucket(now - *start);
+	if (bpf_map_delete_elem(&calls, call))
+		return;
 	count = bpf_map_lookup_elem(&latencies, &index);
 	if (count)
 		__sync_fetch_and_add(count, 1);
-	return sb_count(call.progress);
+	sb_count(call->progress);
+}
+
+static __always_inline void sb_time(void *ctx, const struct sb_progress_site *site)
+{
+	__u64 registers[SB_REGISTERS], now = bpf_ktime_get_ns();
+	struct sb_call call;
+
+	bpf_probe_read_kernel(registers, sizeof(registers), ctx);
+	if (!sb_call_at(site, registers, &call))
+		return;
+	if ((site->actions & SB_PROGRESS_BEGINS) && sb_is_member()) {
+		__u64 start = bpf_ktime_get_ns();
+
+		/* What lies there already was left without a return, and is void. */
+		if (bpf_map_update_elem(&calls, &call, &start, BPF_ANY))
+			__sync_fetch_and_add(&lost_calls, 1);
+	}
+	if (!(site->actions & SB_PROGRESS_ENDS))
+		return;
+	if (site->condition != SB_ALWAYS && !sb_is_taken(site->condition, registers[SB_FLAGS]))
+		return;
+	if (site->is_indirect && !sb_leads_out(site, registers))
+		return;
+	sb_call_ends(&call, site->actions & SB_PROGRESS_BEGINS ? bpf_ktime_get_ns() : now);
+}
+
+#else
+static __always_inline void sb_time(void *ctx, const struct sb_progress_site *site)
+{
+}
+#endif
+
+static __always_inline int sb_at_site(void *ctx)
+{
+	__u64 cookie = bpf_get_attach_cookie(ctx);
+	__u32 index = (__u32)cookie;
+	struct sb_progress_site *site = bpf_map_lookup_elem(&sites, &index);
+
+	/* While a file changes from narrow to wide probes both are there; one kind counts. */
+	if (!site || site->wide != !!(cookie & SB_COOKIE_WIDE))
+		return 0;
+	if (site->actions & SB_PROGRESS_COUNTS)
+		return sb_count(site->progress);
+	sb_time(ctx, site);
+	return 0;
+}
+
+/* The same program for each way to attach; the loader loads the one that this kernel can take. */
+SEC("?uprobe.multi")
+int sb_at_site_multi(void *ctx)
+{
+	return sb_at_site(ctx);
+}
+
+SEC("?uprobe")
+int sb_at_site_perf(void *ctx)
+{
+	return sb_at_site(ctx);
 }

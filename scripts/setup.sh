@@ -40,13 +40,13 @@ packages_of() {
         echo "$versioned" \
             clang llvm g++ cmake ninja-build ccache pkg-config git binutils libc6-dev \
             libcli11-dev nlohmann-json3-dev libfmt-dev libzydis-dev libiberty-dev libboost-dev \
-            liblzma-dev zlib1g-dev libcap-dev libcurl4-openssl-dev libseccomp-dev libjs-chart.js \
+            liblzma-dev zlib1g-dev libcap-dev libcurl4-openssl-dev libseccomp-dev libre2-dev libjs-chart.js \
             python3-dev pybind11-dev
         ;;
     test)
         echo libgtest-dev libgmock-dev clang-format shellcheck mandoc strace python3 \
             python3-pytest redis-server redis-tools nginx postgresql apache2-utils gcc procps \
-            util-linux xz-utils zsh fish gunicorn python3-flask chromium python3-pip python3-venv \
+            util-linux xz-utils zsh fish gunicorn python3-flask chromium python3-pip python3-venv golang-go \
             "$newer" debootstrap
         ;;
     demo) echo redis-server redis-tools gunicorn python3-flask apache2-utils python3 procps ;;

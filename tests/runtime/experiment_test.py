@@ -217,6 +217,47 @@ for n in range(10**9):
         assert 400_000 < period < 5_000_000, done
 
 
+def test_lines_of_any_length_and_pattern_are_searched_in_linear_time() -> None:
+    service = start("serial")
+    log = scratch() / "log"
+    log.write_text("")
+
+    def write_on() -> None:
+        with contextlib.suppress(OSError), log.open("a") as file:
+            for unit in range(10**9):
+                # A backtracking search of the long ones would take for ever, or all of the stack.
+                file.write("ab" * 100_000 + "\n" + f"unit {unit}\n")
+                file.flush()
+                if service.poll() is not None:
+                    return
+                time.sleep(0.01)
+
+    threading.Thread(target=write_on, daemon=True).start()
+    done = Experiment(service.pid, "+exe:work_a\n", "--doses=100us", "--blocks=2",
+                      progress=f"file:{log}:(?:(?:a|b)*)*c|unit ([0-9]+)")
+    assert done.status in (0, 1) and done.document["complete"], done
+    done = Experiment(service.pid, "+exe:work_a\n", progress=f"file:{log}:unit ([0-9]+")
+    assert done.status == 2 and "is not a regular expression" in done.err, done
+    service.kill()
+    service.wait()
+
+
+def test_command_that_hangs_goes_with_all_that_it_started() -> None:
+    service = start("serial")
+    done = Experiment(service.pid, "+exe:work_a\n", progress="command:sleep 987654 | cat")
+    assert done.status == 1 and "takes too long" in done.err, done
+    left = [path for path in pathlib.Path("/proc").glob("[0-9]*/cmdline")
+            if _command_of(path) == b"sleep\x00987654\x00"]
+    assert not left, left
+
+
+def _command_of(path: pathlib.Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""  # it has ended
+
+
 def test_marks_latency_and_metrics_pages_are_progress() -> None:
     service = start("serial")
 

@@ -124,5 +124,14 @@ TEST(Clocks, AreMonotonic) {
     EXPECT_LE(kernel, monotonic_ns());
 }
 
+// A process may be called anything.
+TEST_F(Log, ControlCharactersAreEscaped) {
+    EXPECT_EQ(
+        log::format_line(log::Level::kWarning, "process 7 (\x1b[2Jred\x07)\nsecond\rline", false),
+        "speedbump: warning: process 7 (\\x1b[2Jred\\x07)\nsecond\\x0dline\n");
+    EXPECT_EQ(log::format_line(log::Level::kInfo, "\\x1b stays", false),
+              "speedbump: \\x1b stays\n");
+}
+
 } // namespace
 } // namespace speedbump

@@ -3,18 +3,16 @@
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
-#include <seccomp.h>
 
 #include <filesystem>
 #include <set>
 
 #include "engine/iterator.h"
-#include "engine/links.h"
 #include "engine/quiet_libbpf.h"
 #include "experiment/progress_polls.h"
+#include "experiment/progress_probes.h"
+#include "experiment/progress_syscall.h"
 #include "process/maps.h"
-#include "process/resolver.h"
-#include "progress.skel.h"
 #include "targets/matcher.h"
 #include "util/clock.h"
 
@@ -24,47 +22,28 @@ namespace {
 
 using Kind = ProgressSpec::Kind;
 
-struct SkeletonDeleter {
-    void operator()(progress_bpf* skeleton) const { progress_bpf__destroy(skeleton); }
-};
+std::vector<pid_t> processes_of(session::Session& session) {
+    std::vector<pid_t> pids;
+    for (const session::ProcessInfo& process : session.snapshot().processes)
+        if (process.alive) pids.push_back(process.pid);
+    return pids;
+}
 
-// The counting programs, shared by all points of an experiment.
-class Programs {
+// Calls of native functions.
+class Calls : public ProgressPoint {
   public:
-    static Result<std::shared_ptr<Programs>> load(const session::Session& session) {
-        auto programs = std::make_shared<Programs>();
-        programs->skeleton_.reset(progress_bpf__open());
-        if (!programs->skeleton_) return errno_error("open the counting programs", errno);
-        progress_bpf* skeleton = programs->skeleton_.get();
-        int error = bpf_map__reuse_fd(skeleton->maps.tree, session.tree_map());
-        if (error == 0) error = progress_bpf__load(skeleton);
-        if (error != 0) return errno_error("load the counting programs", -error);
-        return programs;
-    }
+    Calls(std::shared_ptr<Programs> programs, uint32_t index, bool timed, targets::TargetLine line)
+        : programs_(programs),
+          index_(index),
+          timed_(timed),
+          probes_(std::move(programs), index, timed, std::move(line)) {}
 
-    progress_bpf& skeleton() { return *skeleton_; }
-
-    uint64_t sum(bpf_map* map, uint32_t key) const {
-        std::vector<uint64_t> values(static_cast<size_t>(libbpf_num_possible_cpus()));
-        if (bpf_map_lookup_elem(bpf_map__fd(map), &key, values.data()) != 0) return 0;
-        uint64_t total = 0;
-        for (const uint64_t value : values) total += value;
-        return total;
-    }
-
-  private:
-    std::unique_ptr<progress_bpf, SkeletonDeleter> skeleton_;
-};
-
-// Calls, marks and system calls, counted in the kernel.
-class Counter : public ProgressPoint {
-  public:
-    Counter(std::shared_ptr<Programs> programs, uint32_t index, bool timed)
-        : programs_(std::move(programs)), index_(index), timed_(timed) {}
+    Result<void> attach(const std::vector<pid_t>& pids) { return probes_.attach(pids); }
 
     Result<Reading> read() override {
-        progress_bpf& skeleton = programs_->skeleton();
-        return Reading{programs_->sum(skeleton.maps.units, index_), monotonic_ns()};
+        if (auto followed = probes_.follow(processes_of(programs_->session())); !followed)
+            return std::move(followed).error();
+        return Reading{programs_->sum(programs_->skeleton().maps.units, index_), monotonic_ns()};
     }
 
     std::vector<uint64_t> latencies() override {
@@ -75,35 +54,26 @@ class Counter : public ProgressPoint {
         return calls;
     }
 
-    // Probes the functions of the line in every file that the processes map.
-    Result<void> attach_calls(const targets::TargetLine& line, const std::vector<pid_t>& pids) {
-        targets::TargetsFile file{"--progress", {line}};
-        process::Resolver resolver(file, {});
-        progress_bpf& skeleton = programs_->skeleton();
-        for (const pid_t pid : pids) {
-            auto findings = resolver.look_at_process(pid);
-            if (!findings) continue; // it has ended
-            for (const process::NativeMatch& match : findings->matches) {
-                const std::string path =
-                    "/proc/self/fd/" + std::to_string(resolver.descriptor(match.file));
-                const auto attach = [&](bpf_program* program, uint64_t offset, bool at_return) {
-                    const int error_number = calls_.attach_perf(bpf_program__fd(program), path,
-                                                                {offset, index_, at_return}, -1);
-                    if (error_number != 0)
-                        error_ = errno_error("count " + match.name, error_number);
-                    return error_number == 0;
-                };
-                const bool attached =
-                    timed_ ? attach(skeleton.progs.sb_call_begins, match.entry_offset, false) &&
-                                 attach(skeleton.progs.sb_call_ends, match.entry_offset, true)
-                           : attach(skeleton.progs.sb_count_call, match.site.file_offset, false);
-                if (!attached) return *error_;
-            }
-        }
-        return found();
+    uint64_t lost() override { return timed_ ? programs_->lost_calls() : 0; }
+
+  private:
+    std::shared_ptr<Programs> programs_;
+    uint32_t index_;
+    bool timed_;
+    ProgressProbes probes_; // after the programs, so that they go first
+};
+
+// USDT marks.
+class Marks : public ProgressPoint {
+  public:
+    Marks(std::shared_ptr<Programs> programs, uint32_t index)
+        : programs_(std::move(programs)), index_(index) {}
+
+    Result<Reading> read() override {
+        return Reading{programs_->sum(programs_->skeleton().maps.units, index_), monotonic_ns()};
     }
 
-    Result<void> attach_mark(const ProgressSpec& spec, const std::vector<pid_t>& pids) {
+    Result<void> attach(const ProgressSpec& spec, const std::vector<pid_t>& pids) {
         std::set<std::pair<uint64_t, uint64_t>> seen;
         const targets::Pattern binary{spec.first, targets::has_glob(spec.first)};
         for (const pid_t pid : pids) {
@@ -131,18 +101,6 @@ class Counter : public ProgressPoint {
         return found();
     }
 
-    Result<void> attach_syscall(const std::string& name) {
-        const int number = seccomp_syscall_resolve_name(name.c_str());
-        if (number < 0) return make_error(ErrorKind::kUsage, "there is no system call " + name);
-        const auto key = static_cast<uint32_t>(number);
-        if (bpf_map_update_elem(bpf_map__fd(programs_->skeleton().maps.syscalls), &key, &index_,
-                                BPF_NOEXIST) != 0)
-            return errno_error("count the system call " + name, errno);
-        (void)keep(bpf_program__attach(programs_->skeleton().progs.sb_count_syscall),
-                   "the system call " + name);
-        return found();
-    }
-
   private:
     bool keep(bpf_link* link, const std::string& what) {
         if (!link) {
@@ -153,16 +111,14 @@ class Counter : public ProgressPoint {
         return true;
     }
     Result<void> found() const {
-        if (!links_.empty() || !calls_.empty()) return {};
+        if (!links_.empty()) return {};
         if (error_) return *error_;
         return make_error(ErrorKind::kNotFound, "is nowhere in the processes");
     }
 
     std::shared_ptr<Programs> programs_;
     std::vector<engine::BpfLink> links_; // after the programs, so that they go first
-    engine::Links calls_;
     uint32_t index_;
-    bool timed_;
     std::optional<Error> error_;
 };
 
@@ -191,20 +147,18 @@ Result<std::unique_ptr<ProgressPoint>> open_counter(const ProgressSpec& spec,
                                                     std::shared_ptr<Programs> programs,
                                                     uint32_t index,
                                                     const std::vector<pid_t>& pids) {
-    auto counter =
-        std::make_unique<Counter>(std::move(programs), index, spec.kind == Kind::kLatency);
-    Result<void> attached;
     if (spec.kind == Kind::kUsdt) {
-        attached = counter->attach_mark(spec, pids);
-    } else if (spec.kind == Kind::kSyscall) {
-        attached = counter->attach_syscall(spec.first);
-    } else {
-        const auto line = line_of(spec);
-        if (!line) return line.error();
-        attached = counter->attach_calls(*line, pids);
+        auto marks = std::make_unique<Marks>(std::move(programs), index);
+        if (auto attached = marks->attach(spec, pids); !attached)
+            return std::move(attached).error();
+        return std::unique_ptr<ProgressPoint>(std::move(marks));
     }
-    if (!attached) return std::move(attached).error();
-    return std::unique_ptr<ProgressPoint>(std::move(counter));
+    auto line = line_of(spec);
+    if (!line) return std::move(line).error();
+    auto calls = std::make_unique<Calls>(std::move(programs), index, spec.kind == Kind::kLatency,
+                                         std::move(*line));
+    if (auto attached = calls->attach(pids); !attached) return std::move(attached).error();
+    return std::unique_ptr<ProgressPoint>(std::move(calls));
 }
 
 } // namespace
@@ -215,9 +169,7 @@ Result<std::vector<std::unique_ptr<ProgressPoint>>> open_progress(
     if (specs.size() > SB_MAX_PROGRESS)
         return make_error(ErrorKind::kUsage,
                           "more than " + std::to_string(SB_MAX_PROGRESS) + " progress points");
-    std::vector<pid_t> pids;
-    for (const session::ProcessInfo& process : session.snapshot().processes)
-        if (process.alive) pids.push_back(process.pid);
+    const std::vector<pid_t> pids = processes_of(session);
     std::vector<std::unique_ptr<ProgressPoint>> points;
     std::shared_ptr<Programs> programs;
     for (uint32_t index = 0; index < specs.size(); ++index) {
@@ -229,6 +181,9 @@ Result<std::vector<std::unique_ptr<ProgressPoint>>> open_progress(
                     if (one.progress == index)
                         opened = std::unique_ptr<ProgressPoint>(
                             std::make_unique<PythonCalls>(session, one.line));
+                break;
+            case Kind::kSyscall:
+                opened = open_syscall(spec.first, session);
                 break;
             case Kind::kCommand:
                 opened = open_command(spec);

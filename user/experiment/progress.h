@@ -28,6 +28,8 @@ class ProgressPoint {
     virtual Result<Reading> read() = 0;
     // kLatency: calls so far by how long they took (latency_of_bucket()); else none.
     virtual std::vector<uint64_t> latencies() { return {}; }
+    // kLatency: calls so far that could not be timed.
+    virtual uint64_t lost() { return 0; }
 };
 
 // What a session of the experiment must know of its progress points: kPython ones are lines of its

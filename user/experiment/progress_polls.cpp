@@ -4,6 +4,7 @@
 #include <curl/curl.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <re2/re2.h>
 #include <spawn.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -11,7 +12,7 @@
 
 #include <cmath>
 #include <csignal>
-#include <regex>
+#include <vector>
 
 #include "util/clock.h"
 #include "util/fd.h"
@@ -25,15 +26,21 @@ namespace {
 
 constexpr auto kPatience = std::chrono::seconds(2); // for one answer
 constexpr size_t kMaxAnswer = 4u << 20;
-constexpr size_t kMaxLine = 64u << 10; // std::regex recurses with each character
+constexpr size_t kMaxLine = 1u << 20; // the rest of a longer one is not looked at
 
-Result<std::regex> compile(const ProgressSpec& spec) {
-    try {
-        return std::regex(spec.second, std::regex::ECMAScript | std::regex::optimize);
-    } catch (const std::regex_error& error) {
-        return make_error(ErrorKind::kUsage, "'" + printable(spec.second) +
-                                                 "' is no regular expression: " + error.what());
-    }
+// Patterns are matched in time that grows with the line alone, whatever they are.
+using Pattern = std::unique_ptr<const RE2>;
+
+Result<Pattern> compile(const ProgressSpec& spec) {
+    RE2::Options options;
+    options.set_log_errors(false);
+    options.set_encoding(RE2::Options::EncodingLatin1); // a log may hold any bytes
+    auto pattern = std::make_unique<const RE2>(spec.second, options);
+    if (pattern->ok()) return Pattern(std::move(pattern));
+    return make_error(ErrorKind::kUsage,
+                      "'" + printable(spec.second) +
+                          "' is not a regular expression: " + printable(pattern->error()))
+        .with_hint("man re2, or https://github.com/google/re2/wiki/Syntax, has what there is");
 }
 
 // "1234", " 1.5e6 requests": the number that the text begins with.
@@ -44,9 +51,17 @@ std::optional<uint64_t> number_of(const std::string& text) {
     return static_cast<uint64_t>(std::llround(value));
 }
 
-// A matching line's number, its first group or else all of it.
-std::optional<uint64_t> number_in(const std::smatch& match) {
-    return number_of(match[match.size() > 1 ? 1 : 0].str());
+// What a line tells.
+struct Found {
+    bool matches = false;
+    std::optional<uint64_t> number; // its first group's, or else that of all that matches
+};
+
+Found look_for(const RE2& pattern, const std::string& line) {
+    re2::StringPiece groups[2];
+    const int count = pattern.NumberOfCapturingGroups() > 0 ? 2 : 1;
+    if (!pattern.Match(line, 0, line.size(), RE2::UNANCHORED, groups, count)) return {};
+    return {true, number_of(std::string(groups[count - 1].data() ? groups[count - 1] : ""))};
 }
 
 class Command : public ProgressPoint {
@@ -61,10 +76,16 @@ class Command : public ProgressPoint {
         posix_spawn_file_actions_init(&actions);
         posix_spawn_file_actions_adddup2(&actions, input.get(), STDOUT_FILENO);
         posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+        // A group of its own, so that what it has started can be ended with it.
+        posix_spawnattr_t attributes;
+        posix_spawnattr_init(&attributes);
+        posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+        posix_spawnattr_setpgroup(&attributes, 0);
         char shell[] = "/bin/sh", option[] = "-c";
         char* arguments[] = {shell, option, command_.data(), nullptr};
         pid_t pid = -1;
-        const int error = ::posix_spawn(&pid, shell, &actions, nullptr, arguments, environ);
+        const int error = ::posix_spawn(&pid, shell, &actions, &attributes, arguments, environ);
+        posix_spawnattr_destroy(&attributes);
         posix_spawn_file_actions_destroy(&actions);
         input.reset();
         if (error != 0) return errno_error("start '" + printable(command_) + "'", error);
@@ -82,7 +103,7 @@ class Command : public ProgressPoint {
             if (got <= 0 || answer.size() > kMaxAnswer) break;
             answer.append(buffer, static_cast<size_t>(got));
         }
-        if (!in_time) ::kill(pid, SIGKILL);
+        if (!in_time) ::kill(-pid, SIGKILL);
         int status = 0;
         ::waitpid(pid, &status, 0);
         if (!in_time)
@@ -102,7 +123,7 @@ class Command : public ProgressPoint {
 // Follows the file from its present end, as tail -F does.
 class File : public ProgressPoint {
   public:
-    File(std::string path, std::regex pattern)
+    File(std::string path, Pattern pattern)
         : path_(std::move(path)), pattern_(std::move(pattern)) {}
 
     Result<Reading> read() override {
@@ -150,19 +171,16 @@ class File : public ProgressPoint {
             if (line_.size() < kMaxLine) line_ += character;
             return;
         }
-        std::smatch match;
-        if (std::regex_search(line_, match, pattern_)) {
-            const auto total = match.size() > 1 ? number_in(match) : std::nullopt;
-            if (match.size() == 1)
-                ++units_;
-            else if (total)
-                units_ = *total;
-        }
+        const Found found = look_for(*pattern_, line_);
+        if (found.matches && pattern_->NumberOfCapturingGroups() == 0)
+            ++units_;
+        else if (found.number)
+            units_ = *found.number;
         line_.clear();
     }
 
     std::string path_;
-    std::regex pattern_;
+    Pattern pattern_;
     Fd fd_;
     std::string line_;
     uint64_t units_ = 0;
@@ -170,7 +188,7 @@ class File : public ProgressPoint {
 
 class Http : public ProgressPoint {
   public:
-    Http(std::string url, std::regex pattern)
+    Http(std::string url, Pattern pattern)
         : url_(std::move(url)), pattern_(std::move(pattern)), curl_(curl_easy_init()) {}
 
     Result<Reading> read() override {
@@ -204,9 +222,7 @@ class Http : public ProgressPoint {
             const size_t end = std::min(page.find('\n', begin), page.size());
             const std::string line = page.substr(begin, std::min(end - begin, kMaxLine));
             begin = end + 1;
-            std::smatch match;
-            if (!std::regex_search(line, match, pattern_)) continue;
-            if (const auto units = number_in(match)) return Reading{*units, at};
+            if (const auto units = look_for(*pattern_, line).number) return Reading{*units, at};
         }
         return make_error(ErrorKind::kInvalid,
                           "no line of " + printable(url_) + " has the number that is looked for");
@@ -217,7 +233,7 @@ class Http : public ProgressPoint {
         void operator()(CURL* curl) const { curl_easy_cleanup(curl); }
     };
     std::string url_;
-    std::regex pattern_;
+    Pattern pattern_;
     std::unique_ptr<CURL, Cleanup> curl_; // kept, and with it the connection
 };
 

@@ -110,6 +110,7 @@ class Runner {
     std::vector<pid_t> pids_;                            // when it began
     std::vector<Reading> last_;
     std::vector<int> bad_readings_;
+    std::vector<uint64_t> lost_;                        // calls that each point could not time
     std::map<std::pair<size_t, int64_t>, int> strikes_; // of a guard, by target and delay
     std::optional<Stop> stop_;
     uint64_t armed_ns_ = 0;
@@ -153,6 +154,7 @@ Result<void> Runner::attach() {
     if (!points) return std::move(points).error();
     points_ = std::move(*points);
     bad_readings_.resize(points_.size());
+    lost_.resize(points_.size());
     for (const ProgressSpec& spec : request_.progress)
         if (spec.kind == ProgressSpec::Kind::kCommand || spec.kind == ProgressSpec::Kind::kHttp)
             guard_tick_ = kPolledGuardTick;
@@ -327,6 +329,8 @@ Runner::Readings Runner::read(bool is_bound) {
         readings.progress.push_back(*reading);
         readings.latencies.push_back(is_bound ? points_[point]->latencies()
                                               : std::vector<uint64_t>());
+        // Looked at all the time: it makes room again where none is left.
+        lost_[point] = points_[point]->lost();
     }
     last_ = readings.progress;
     readings.targets = read_targets();
@@ -646,6 +650,10 @@ Result<Document> Runner::run() {
     const CpuTimes after = read_cpu_times(pids_);
     if (stop_->planned) warn_all(load_warnings(before, after));
     warn_all(contention_warnings(document_));
+    for (size_t point = 0; point < points_.size(); ++point)
+        if (lost_[point] > 0)
+            warn_all({fmt::format("{}: {} calls could not be timed", request_.progress[point].text,
+                                  lost_[point])});
     document_.tool_cpu = (after.own - before.own) / ((after.total - before.total) / cpus);
     document_.stopped = stop_->reason;
     document_.complete = stop_->planned;

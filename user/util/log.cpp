@@ -3,10 +3,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+
+#include "util/text.h"
 
 namespace speedbump::log {
 
@@ -59,7 +62,13 @@ std::string format_line(Level level, std::string_view text, bool colour) {
     if (colour) line += style.colour;
     line += style.word;
     if (colour && *style.colour != '\0') line += "\033[0m";
-    line += text;
+    // Whatever a process calls itself, it does not get at the terminal by it.
+    for (size_t at = 0; at < text.size();) {
+        const size_t end = std::min(text.find('\n', at), text.size());
+        line += printable(text.substr(at, end - at));
+        if (end < text.size()) line += '\n';
+        at = end + 1;
+    }
     if (line.back() != '\n') line += '\n';
     return line;
 }

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT
+#include "experiment/progress_programs.h"
+
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+
+#include <algorithm>
+
+namespace speedbump::experiment {
+
+namespace {
+
+constexpr uint32_t kFewCalls = 64; // SPEEDBUMP_WITHOUT=tallies
+
+struct Call {
+    unsigned char key[24]; // sb_call
+    uint64_t start_ns = 0;
+};
+
+} // namespace
+
+Result<std::shared_ptr<Programs>> Programs::load(session::Session& session) {
+    auto programs = std::make_shared<Programs>(session);
+    programs->skeleton_.reset(progress_bpf__open());
+    if (!programs->skeleton_) return errno_error("open the counting programs", errno);
+    progress_bpf* skeleton = programs->skeleton_.get();
+    const engine::Features& features = programs->features_;
+    bpf_program__set_autoload(
+        features.uprobe_multi ? skeleton->progs.sb_at_site_multi : skeleton->progs.sb_at_site_perf,
+        true);
+    if (features.few_tallies) bpf_map__set_max_entries(skeleton->maps.calls, kFewCalls);
+    int error = bpf_map__reuse_fd(skeleton->maps.tree, session.tree_map());
+    if (error == 0) error = progress_bpf__load(skeleton);
+    if (error != 0) return errno_error("load the counting programs", -error);
+    return programs;
+}
+
+int Programs::at_site() const {
+    return bpf_program__fd(features_.uprobe_multi ? skeleton_->progs.sb_at_site_multi
+                                                  : skeleton_->progs.sb_at_site_perf);
+}
+
+Result<uint32_t> Programs::add_site(const sb_progress_site& site) {
+    if (sites_ == SB_MAX_PROGRESS_SITES)
+        return make_error(ErrorKind::kUnsupported,
+                          "more than " + std::to_string(SB_MAX_PROGRESS_SITES) + " probes");
+    change_site(sites_, site);
+    return sites_++;
+}
+
+void Programs::change_site(uint32_t number, const sb_progress_site& site) {
+    // An array's element that exists can always be written.
+    (void)bpf_map_update_elem(bpf_map__fd(skeleton_->maps.sites), &number, &site, BPF_ANY);
+}
+
+uint64_t Programs::sum(bpf_map* map, uint32_t key) const {
+    std::vector<uint64_t> values(static_cast<size_t>(libbpf_num_possible_cpus()));
+    if (bpf_map_lookup_elem(bpf_map__fd(map), &key, values.data()) != 0) return 0;
+    uint64_t total = 0;
+    for (const uint64_t value : values) total += value;
+    return total;
+}
+
+uint64_t Programs::lost_calls() {
+    const uint64_t lost = skeleton_->bss->lost_calls;
+    if (lost != std::exchange(lost_before_, lost)) drop_older_calls();
+    return lost;
+}
+
+void Programs::drop_older_calls() {
+    const int map = bpf_map__fd(skeleton_->maps.calls);
+    std::vector<Call> all;
+    Call call;
+    const void* previous = nullptr;
+    unsigned char at[sizeof(call.key)];
+    // Calls end meanwhile: then the walk begins anew, and goes on no longer than the map is large.
+    for (uint32_t i = 0; i < SB_MAX_TIMED_CALLS; ++i) {
+        if (bpf_map_get_next_key(map, previous, call.key) != 0) break;
+        if (bpf_map_lookup_elem(map, call.key, &call.start_ns) == 0) all.push_back(call);
+        std::copy(std::begin(call.key), std::end(call.key), at);
+        previous = at;
+    }
+    if (all.size() < bpf_map__max_entries(skeleton_->maps.calls) / 2) return; // it was not full
+    const auto middle = all.begin() + static_cast<ptrdiff_t>(all.size() / 2);
+    std::nth_element(all.begin(), middle, all.end(),
+                     [](const Call& a, const Call& b) { return a.start_ns < b.start_ns; });
+    for (auto one = all.begin(); one != middle; ++one) bpf_map_delete_elem(map, one->key);
+}
+
+} // namespace speedbump::experiment

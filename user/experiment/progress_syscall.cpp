@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT
+#include "experiment/progress_syscall.h"
+
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <seccomp.h>
+
+#include "engine/iterator.h"
+#include "engine/quiet_libbpf.h"
+#include "syscall.skel.h"
+#include "util/clock.h"
+
+namespace speedbump::experiment {
+
+namespace {
+
+struct SkeletonDeleter {
+    void operator()(syscall_bpf* skeleton) const { syscall_bpf__destroy(skeleton); }
+};
+using Skeleton = std::unique_ptr<syscall_bpf, SkeletonDeleter>;
+
+// The kernel's function of a system call. Some have another name since there was an older one.
+std::string function_of(const std::string& name) {
+#if defined(__aarch64__)
+    const std::string prefix = "__arm64_sys_";
+#else
+    const std::string prefix = "__x64_sys_";
+#endif
+    for (const char* renewed : {"stat", "lstat", "fstat", "uname"})
+        if (name == renewed) return prefix + "new" + name;
+    return prefix + name;
+}
+
+class SystemCall : public ProgressPoint {
+  public:
+    // By the kernel's function, or, when `function` is empty, by each system call's tracepoint.
+    Result<void> attach(int number, const std::string& function, const session::Session& session) {
+        const engine::QuietLibbpf quiet;
+        skeleton_.reset(syscall_bpf__open());
+        if (!skeleton_) return errno_error("open the counting program", errno);
+        bpf_program* program =
+            function.empty() ? skeleton_->progs.sb_any_call : skeleton_->progs.sb_call;
+        bpf_program__set_autoload(program, true);
+        skeleton_->rodata->sb_number = static_cast<uint32_t>(number);
+        int error = 0;
+        if (!function.empty()) error = bpf_program__set_attach_target(program, 0, function.c_str());
+        if (error == 0) error = bpf_map__reuse_fd(skeleton_->maps.tree, session.tree_map());
+        if (error == 0) error = syscall_bpf__load(skeleton_.get());
+        if (error != 0) return errno_error("load the counting program", -error);
+        link_.reset(bpf_program__attach(program));
+        if (!link_) return errno_error("attach the counting program", errno);
+        return {};
+    }
+
+    Result<Reading> read() override {
+        std::vector<uint64_t> counts(static_cast<size_t>(libbpf_num_possible_cpus()));
+        const uint32_t key = 0;
+        if (bpf_map_lookup_elem(bpf_map__fd(skeleton_->maps.units), &key, counts.data()) != 0)
+            return errno_error("read a counter", errno);
+        Reading reading{0, monotonic_ns()};
+        for (const uint64_t count : counts) reading.units += count;
+        return reading;
+    }
+
+  private:
+    Skeleton skeleton_;
+    engine::BpfLink link_; // after the program, so that it goes first
+};
+
+} // namespace
+
+Result<std::unique_ptr<ProgressPoint>> open_syscall(const std::string& name,
+                                                    const session::Session& session) {
+    const int number = seccomp_syscall_resolve_name(name.c_str());
+    if (number < 0) return make_error(ErrorKind::kUsage, "there is no system call " + name);
+    auto point = std::make_unique<SystemCall>();
+    auto attached = point->attach(number, function_of(name), session);
+    if (!attached) attached = point->attach(number, "", session);
+    if (!attached) return std::move(attached).error().with_context("count the system call " + name);
+    return std::unique_ptr<ProgressPoint>(std::move(point));
+}
+
+} // namespace speedbump::experiment
