@@ -14,10 +14,10 @@ cd "$(dirname "$0")/.."
 declare -A expected=(
     [check]=8
     [unit]=24
-    [runtime]=29
+    [runtime]=30
     [python]=7
-    [kmod]=9
-    [vm]=8
+    [kmod]=12
+    [vm]=11
     [fuzz]=3
     [asan]=26
     [tsan]=23
