@@ -5,6 +5,7 @@
 #include "cli/exit_status.h"
 #include "cli/look.h"
 #include "cli/output.h"
+#include "engine/cores.h"
 #include "engine/features.h"
 #include "report/check.h"
 
@@ -22,6 +23,7 @@ Result<int> doctor(const DoctorArguments& arguments) {
     if (!output) return std::move(output).error();
     const engine::Features features = engine::probe_features();
     std::vector<engine::Check> checks = engine::check_host(features);
+    checks.push_back(engine::check_cores(engine::core_directories()));
     for (const pid_t pid : arguments.pids) {
         const std::vector<engine::Check> more = check_process(pid);
         checks.insert(checks.end(), more.begin(), more.end());

@@ -7,6 +7,7 @@
 #include "cli/exit_status.h"
 #include "cli/look.h"
 #include "cli/output.h"
+#include "engine/cores.h"
 #include "engine/python_engine.h"
 #include "process/interpreter.h"
 #include "report/check.h"

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <glob.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -14,12 +13,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "engine/cores.h"
 #include "process/namespaces.h"
 #include "util/channel.h"
 
@@ -39,28 +38,6 @@ constexpr milliseconds kLeaveTimeout{2000};
 constexpr size_t kParallel = 8;
 constexpr size_t kPacketsAtOnce = 64; // of one process
 constexpr pid_t kNoProcess = 0;
-constexpr std::string_view kCorePrefix = "_core.cpython-";
-
-std::string own_directory() {
-    char path[4096];
-    ssize_t size = readlink("/proc/self/exe", path, sizeof(path));
-    std::string text(path, size > 0 ? static_cast<size_t>(size) : 0);
-    return text.substr(0, text.rfind('/'));
-}
-
-// The cores in a directory whose names have `build` where that of their interpreter's build is.
-std::vector<std::string> cores_in(const std::string& directory, const std::string& build) {
-    std::vector<std::string> paths;
-    for (const char* place : {"/", "/*/speed_bump/"}) {
-        glob_t found{};
-        const std::string pattern =
-            fmt::format("{}{}{}{}-*.so", directory, place, kCorePrefix, build);
-        if (glob(pattern.c_str(), 0, nullptr, &found) == 0)
-            paths.insert(paths.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
-        globfree(&found);
-    }
-    return paths;
-}
 
 // One packet; empty when none waits or the other end is gone.
 std::optional<std::string> receive(int channel) {
@@ -103,53 +80,6 @@ json parse(const std::string& packet) {
 }
 
 } // namespace
-
-std::vector<std::string> core_directories() {
-    std::vector<std::string> directories;
-    if (const char* list = std::getenv("SPEEDBUMP_CORES")) {
-        std::string_view rest = list;
-        while (!rest.empty()) {
-            std::string_view one = rest.substr(0, rest.find(':'));
-            if (!one.empty()) directories.emplace_back(one);
-            rest.remove_prefix(std::min(rest.size(), one.size() + 1));
-        }
-    }
-    std::string own = own_directory();
-    for (const char* place :
-         {"/pyext/python", "/../pyext/python", "/../../pyext/python", "/../lib/speedbump/cores"})
-        directories.push_back(own + place);
-    return directories;
-}
-
-Result<std::string> find_core(const process::Interpreter& interpreter,
-                              const std::vector<std::string>& directories) {
-    const std::string build =
-        fmt::format("{}{}{}{}", interpreter.major, interpreter.minor,
-                    interpreter.free_threaded ? "t" : "", interpreter.debug ? "d" : "");
-    for (const std::string& directory : directories) {
-        const std::vector<std::string> paths = cores_in(directory, build);
-        if (paths.empty()) continue;
-        char real[PATH_MAX];
-        return std::string(realpath(paths[0].c_str(), real) ? real : paths[0].c_str());
-    }
-    return make_error(ErrorKind::kUnsupported, "no core is built for " + interpreter.describe())
-        .with_hint(fmt::format("build it, in the source tree: cmake -B build "
-                               "-DSPEEDBUMP_PYTHONS=python{} && cmake --build build",
-                               interpreter.tag()));
-}
-
-std::vector<std::string> core_tags(const std::vector<std::string>& directories) {
-    std::vector<std::string> tags;
-    for (const std::string& directory : directories) {
-        for (const std::string& path : cores_in(directory, "3*")) {
-            std::string_view build(path);
-            build.remove_prefix(build.rfind(kCorePrefix) + kCorePrefix.size());
-            build = build.substr(0, build.find('-'));
-            tags.push_back("3." + std::string(build.substr(1)));
-        }
-    }
-    return tags;
-}
 
 struct PythonEngine::Hooked {
     PythonAttachment attachment;

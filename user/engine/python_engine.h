@@ -24,18 +24,6 @@
 
 namespace speedbump::engine {
 
-// Where the Python cores are looked for, in this order: $SPEEDBUMP_CORES (colon-separated), beside
-// the running executable in the build tree, PREFIX/lib/speedbump/cores.
-std::vector<std::string> core_directories();
-
-// The path of the core for an interpreter: DIRECTORY/_core.SUFFIX or DIRECTORY/*/speed_bump/
-// _core.SUFFIX. kUnsupported, with the command that builds it as hint, when there is none.
-Result<std::string> find_core(const process::Interpreter& interpreter,
-                              const std::vector<std::string>& directories);
-
-// The tags (Interpreter::tag()) of the interpreters that there is a core for.
-std::vector<std::string> core_tags(const std::vector<std::string>& directories);
-
 // What every interpreter of a session is told.
 struct PythonSession {
     std::string identity;        // names the session; not empty

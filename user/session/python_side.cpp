@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/cores.h"
+
 namespace speedbump::session {
 
 namespace {

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "engine/cores.h"
 #include "engine/python_engine.h"
 #include "target_process.h"
 

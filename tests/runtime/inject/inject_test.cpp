@@ -16,6 +16,7 @@
 #include <map>
 #include <random>
 
+#include "engine/cores.h"
 #include "engine/python_engine.h"
 #include "inject/injector.h"
 #include "inject/process_state.h"
