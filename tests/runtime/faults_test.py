@@ -6,6 +6,7 @@ import pathlib
 import random
 import shutil
 import signal
+import struct
 import subprocess
 import tempfile
 import time
@@ -14,6 +15,8 @@ from harness import (
     LIBRARY, MS, PUPPET, SPEEDBUMP, Run, Session, Skip, _leftovers, changed_bytes, children,
     expect_restored, expect_slowed, expect_unslowed, main, need, scratch, start_puppet, targets_file, wait_for,
 )
+from harness import _leftovers as leftovers
+from pythons import find as find_pythons
 
 PUSH = targets_file("+exe:work_push delay=1ms")
 FAILED, USAGE, NOTHING, PERMISSION, HOST = 1, 2, 3, 4, 5
@@ -431,6 +434,46 @@ def test_instruction_that_the_kernel_refuses_is_named() -> None:
         assert skipped["name"] == "locked_work", skipped
         assert "lock inc" in skipped["reason"] and "ENOTSUPP" in skipped["reason"], skipped
     expect_restored(target.pid)
+
+
+LIMITS = pathlib.Path(__file__).parent / "inject" / "limits.py"
+
+
+def start_limited(kind: str, *arguments: str) -> subprocess.Popen:
+    """A Python program under a limit (inject/limits.py), of the first Python that has a core."""
+    for python in find_pythons():
+        beats = scratch() / "beats"
+        beats.write_bytes(bytes(8))
+        process = subprocess.Popen([*python.command, str(LIMITS), kind, str(beats), *arguments])
+        leftovers.append(lambda: (process.kill(), process.wait()))
+        wait_for(lambda: struct.unpack("<Q", beats.read_bytes())[0] > 1, 10, kind)
+        if "no core is built" not in attach(process.pid, targets_file("nowhere:nothing")).err:
+            return process
+    raise Skip("no core for any Python here")
+
+
+def test_a_first_hook_that_fails_says_why() -> None:
+    """Not that nothing matches; and the status is that of the reason."""
+    line = targets_file("__main__:beat delay=1ms")
+    # socketpair() kills: if (nr == 53) return KILL_PROCESS; return ALLOW
+    steps = [(0x20, 0, 0, 0), (0x15, 0, 1, 53), (6, 0, 0, 0x80000000), (6, 0, 0, 0x7FFF0000)]
+    program = scratch() / "filter"
+    program.write_bytes(b"".join(struct.pack("<HBBI", *step) for step in steps))
+    filtered = start_limited("filter", str(program))
+    done = attach(filtered.pid, line)
+    expect(done, PERMISSION, "seccomp filter", "socketpair (it would be killed)")
+    assert "matches anything" not in done.err, done
+    limited = start_limited("strictwx")
+    done = attach(limited.pid, line)
+    expect(done, HOST, "memory-deny-write-execute")
+    assert "matches anything" not in done.err, done
+    stopped = start_limited("none")
+    os.kill(stopped.pid, signal.SIGSTOP)
+    done = attach(stopped.pid, line)
+    expect(done, FAILED, "is stopped by a signal")
+    assert "matches anything" not in done.err, done
+    for process in filtered, limited, stopped:
+        assert process.poll() is None
 
 
 if __name__ == "__main__":

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: MIT
 // The parts of getting into an interpreter that need no target.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/futex.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +17,8 @@
 #include <cstring>
 #include <thread>
 
+#include "inject/address_space.h"
+#include "inject/blocking_call.h"
 #include "inject/bootstrap.h"
 #include "inject/payload.h"
 #include "inject/process_state.h"
@@ -79,8 +85,6 @@ TEST(Resumption, EpollWaitsOnlyForTheTimeThatIsLeft) {
     regs.r10 = 1500;
     EXPECT_EQ(resume(regs, 600).regs.r10, 900u);
     EXPECT_EQ(resume(regs, 1503).regs.r10, 0u);
-    // Longer than it may: the clock was another CPU's, and nothing is known.
-    EXPECT_EQ(resume(regs, 2000).regs.r10, 1500u);
     // Let go at once, the kernel decides: -ERESTARTNOHAND.
     ASSERT_TRUE(resume(regs, 400).released);
     EXPECT_EQ(resume(regs, 400).released->r10, 1100u);
@@ -89,19 +93,154 @@ TEST(Resumption, EpollWaitsOnlyForTheTimeThatIsLeft) {
     EXPECT_EQ(resume(regs, 600).regs.r10, 0xffffffffu);
 }
 
+TEST(Resumption, KnowsWhereTheRestOfATimeIs) {
+    constexpr int64_t kErestartNoHand = -514;
+    user_regs_struct regs = interrupted_call(SYS_pselect6, kErestartNoHand);
+    EXPECT_FALSE(resume(regs).time_left); // no time-out
+    regs.r8 = 4096;
+    ASSERT_TRUE(resume(regs).time_left);
+    EXPECT_EQ(resume(regs).time_left->address, 4096u);
+    EXPECT_EQ(resume(regs).time_left->unit_ns, 1u);
+    regs.orig_rax = SYS_select;
+    EXPECT_EQ(resume(regs).time_left->unit_ns, 1000u);
+    regs.orig_rax = SYS_pause;
+    EXPECT_FALSE(resume(regs).time_left);
+    regs = interrupted_call(SYS_epoll_wait, -EINTR);
+    regs.r10 = 700;
+    ASSERT_TRUE(resume(regs).time_left);
+    EXPECT_EQ(resume(regs).time_left->address, kTimeInRegister);
+    regs.r10 = 0xffffffff; // -1: for ever
+    EXPECT_FALSE(resume(regs).time_left);
+}
+
 TEST(Resumption, RefusesWhatIsNoSyscallInstruction) {
     user_regs_struct regs = interrupted_call(SYS_read, -512);
     regs.rip += 1;
     EXPECT_FALSE(resumption_of(RemoteMemory(getpid()), regs, 0));
 }
 
-TEST(SafePoints, FutexesOfGlibcAreNotSafe) {
-    EXPECT_FALSE(SafePoints::blocks_safely(SYS_futex, FUTEX_WAIT | FUTEX_PRIVATE_FLAG));
-    EXPECT_TRUE(SafePoints::blocks_safely(
-        SYS_futex, FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME));
-    EXPECT_TRUE(SafePoints::blocks_safely(SYS_epoll_wait, 0));
-    EXPECT_FALSE(SafePoints::blocks_safely(SYS_mmap, 0));
-    EXPECT_FALSE(SafePoints::blocks_safely(SYS_execve, 0));
+TEST(Resumption, OnlyWhatIsOnTheListIsIssuedAgainAfterEintr) {
+    for (long number = 0; number < 500; ++number) {
+        const bool again =
+            number == SYS_epoll_wait || number == SYS_epoll_pwait || number == SYS_epoll_pwait2;
+        EXPECT_EQ(may_be_issued_again(number), again) << number;
+        const user_regs_struct regs = interrupted_call(static_cast<uint64_t>(number), -EINTR);
+        EXPECT_EQ(resumption_of(RemoteMemory(getpid()), regs, 0).has_value(), again) << number;
+    }
+    // What has moved data is no interrupted call.
+    EXPECT_EQ(resume(interrupted_call(SYS_recvfrom, 4)).regs.rax, 4u);
+}
+
+class Interruptions : public testing::Test {
+  protected:
+    void SetUp() override {
+        ASSERT_TRUE(self_.valid());
+        ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets_), 0);
+    }
+    void TearDown() override {
+        close(sockets_[0]);
+        close(sockets_[1]);
+    }
+    Interruption judge(long number, std::initializer_list<uint64_t> arguments = {}) {
+        BlockedCall call;
+        call.number = number;
+        std::copy(arguments.begin(), arguments.end(), call.arguments);
+        return judge_interruption(self_.get(), call);
+    }
+    Fd self_{static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0))};
+    int sockets_[2] = {-1, -1};
+};
+
+TEST_F(Interruptions, FutexesOfGlibcAreItsLocks) {
+    EXPECT_EQ(judge(SYS_futex, {0, FUTEX_WAIT | FUTEX_PRIVATE_FLAG}), Interruption::kHarmful);
+    EXPECT_EQ(judge(SYS_futex, {0, FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME}),
+              Interruption::kHarmless);
+}
+
+TEST_F(Interruptions, WhatIsNotOnTheListIsHarmful) {
+    for (long number : {SYS_mmap, SYS_execve, SYS_close, SYS_write, SYS_sendto, SYS_connect,
+                        SYS_recvmmsg, SYS_semtimedop, SYS_msgrcv, SYS_fcntl, SYS_io_getevents})
+        EXPECT_EQ(judge(number), Interruption::kHarmful) << number;
+    EXPECT_EQ(judge(SYS_poll), Interruption::kHarmless);
+}
+
+TEST_F(Interruptions, OfEpollByItsTime) {
+    EXPECT_EQ(judge(SYS_epoll_wait, {0, 0, 0, 700}), Interruption::kRelativeTime);
+    EXPECT_EQ(judge(SYS_epoll_wait, {0, 0, 0, 0xffffffff}), Interruption::kHarmless);
+    EXPECT_EQ(judge(SYS_epoll_pwait2, {0, 0, 0, 0}), Interruption::kHarmless);
+    EXPECT_EQ(judge(SYS_epoll_pwait2, {0, 0, 0, 4096}), Interruption::kHarmful);
+}
+
+TEST_F(Interruptions, OfReceivesByFlagsAndSocket) {
+    const auto socket = static_cast<uint64_t>(sockets_[0]);
+    EXPECT_EQ(judge(SYS_recvfrom, {socket, 0, 8, 0}), Interruption::kHarmless);
+    EXPECT_EQ(judge(SYS_recvfrom, {socket, 0, 8, MSG_WAITALL}), Interruption::kHarmful);
+    EXPECT_EQ(judge(SYS_recvmsg, {socket, 0, MSG_WAITALL}), Interruption::kHarmful);
+    EXPECT_EQ(judge(SYS_read, {socket}), Interruption::kHarmless);
+    const int lowest = 8;
+    ASSERT_EQ(setsockopt(sockets_[0], SOL_SOCKET, SO_RCVLOWAT, &lowest, sizeof(lowest)), 0);
+    EXPECT_EQ(judge(SYS_read, {socket}), Interruption::kHarmful);
+    const auto other = static_cast<uint64_t>(sockets_[1]);
+    const timeval limit{5, 0};
+    ASSERT_EQ(setsockopt(sockets_[1], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)), 0);
+    EXPECT_EQ(judge(SYS_recvfrom, {other, 0, 8, 0}), Interruption::kHarmful);
+    EXPECT_EQ(judge(SYS_accept4, {other}), Interruption::kHarmful);
+    EXPECT_EQ(judge(SYS_accept4, {socket}), Interruption::kHarmless);
+    EXPECT_EQ(judge(SYS_accept4, {999999}), Interruption::kHarmful);
+}
+
+TEST_F(Interruptions, OfReadsByFile) {
+    int pipes[2];
+    ASSERT_EQ(pipe(pipes), 0);
+    EXPECT_EQ(judge(SYS_read, {static_cast<uint64_t>(pipes[0])}), Interruption::kHarmless);
+    const Fd event(eventfd(0, 0));
+    EXPECT_EQ(judge(SYS_read, {static_cast<uint64_t>(event.get())}), Interruption::kHarmless);
+    const Fd zeros(open("/dev/zero", O_RDONLY));
+    EXPECT_EQ(judge(SYS_read, {static_cast<uint64_t>(zeros.get())}), Interruption::kHarmful);
+    EXPECT_EQ(judge(SYS_read, {static_cast<uint64_t>(self_.get())}), Interruption::kHarmful);
+    close(pipes[0]);
+    close(pipes[1]);
+}
+
+TEST(AddressSpace, KnowsWhereStacksBegin) {
+    const AddressSpace here(getpid());
+    const RemoteMemory memory(getpid());
+    // A stack in the middle of a mapping, as a program gives it to a thread.
+    constexpr size_t kSize = 65536;
+    std::vector<char> block(3 * kSize);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstack(&attributes, block.data() + kSize, kSize);
+    static uint64_t pointer;
+    static uint64_t thread_block;
+    pthread_t thread;
+    ASSERT_EQ(pthread_create(
+                  &thread, &attributes,
+                  [](void*) -> void* {
+                      char on_stack = 0;
+                      pointer = reinterpret_cast<uint64_t>(&on_stack);
+                      thread_block = pthread_self();
+                      return nullptr;
+                  },
+                  nullptr),
+              0);
+    pthread_join(thread, nullptr);
+    const AddressSpace space(getpid());
+    const auto floor = space.stack_floor(memory, pointer, thread_block);
+    ASSERT_TRUE(floor);
+    EXPECT_EQ(*floor, reinterpret_cast<uint64_t>(block.data()) + kSize);
+    // On no stack of the thread's own.
+    EXPECT_FALSE(
+        space.stack_floor(memory, reinterpret_cast<uint64_t>(block.data()) + 100, thread_block));
+    EXPECT_FALSE(space.stack_floor(memory, 4096, thread_block));
+    // The main thread's may grow, but not into what lies below, and not over its limit.
+    const uint64_t end = 0x7fffffff0000;
+    const std::vector<AddressSpace::Range> ranges = {{0x1000, 0x2000, true, false},
+                                                     {end - 0x20000, end, true, true}};
+    EXPECT_EQ(AddressSpace(ranges, 0x800000).stack_floor(memory, end - 0x100, 0), end - 0x800000);
+    EXPECT_EQ(AddressSpace(ranges, 0x1000).stack_floor(memory, end - 0x100, 0), end - 0x20000);
+    EXPECT_EQ(AddressSpace(ranges, ~uint64_t{0}).stack_floor(memory, end - 0x100, 0),
+              0x2000 + 256 * 4096u);
 }
 
 class SafePointsHere : public testing::Test {

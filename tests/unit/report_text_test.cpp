@@ -214,6 +214,18 @@ TEST(Judge, FollowsThePolicy) {
     EXPECT_EQ(nothing.error().kind, ErrorKind::kNothingMatched);
     EXPECT_THAT(nothing.error().message, HasSubstr("memcpy: an IFUNC"));
     EXPECT_TRUE(judge_matches(none, sample_file(), MissingPolicy::kIgnore));
+
+    // An interpreter that could not be entered says why, with the kind that is the exit status.
+    none.hook_failure = make_error(ErrorKind::kPermission, "its filter does not allow clone");
+    for (const MissingPolicy policy : {MissingPolicy::kWarn, MissingPolicy::kError}) {
+        const auto shut = judge_matches(none, sample_file(), policy);
+        ASSERT_FALSE(shut);
+        EXPECT_EQ(shut.error().kind, ErrorKind::kPermission);
+        EXPECT_EQ(shut.error().message, "its filter does not allow clone");
+    }
+    Snapshot half = some;
+    half.hook_failure = none.hook_failure;
+    EXPECT_TRUE(judge_matches(half, sample_file(), MissingPolicy::kWarn));
 }
 
 } // namespace

@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "session/control_client.h"
-#include "session/control_directory.h"
+#include "util/control_directory.h"
 #include "util/clock.h"
 #include "util/fd.h"
 

@@ -26,8 +26,10 @@ struct ListArguments {
 
 // The functions of all interpreters that the glob selects, each module's once. An interpreter that
 // can't be entered is warned of.
+// `failure`: of the first process whose functions could not be listed.
 std::vector<engine::PythonMatch> list_python(const std::vector<pid_t>& pids,
-                                             const std::string& glob) {
+                                             const std::string& glob,
+                                             std::optional<Error>& failure) {
     std::map<std::pair<std::string, std::string>, engine::PythonMatch> functions;
     for (const pid_t pid : pids) {
         const auto interpreters = process::find_interpreters(pid);
@@ -36,6 +38,7 @@ std::vector<engine::PythonMatch> list_python(const std::vector<pid_t>& pids,
         if (!found) {
             log::warning("Python functions: " + found.error().message +
                          (found.error().hint.empty() ? "" : "; " + found.error().hint));
+            if (!failure) failure = std::move(found.error());
             continue;
         }
         for (engine::PythonMatch& function : *found)
@@ -53,7 +56,9 @@ Result<int> list(const ListArguments& arguments) {
     auto native = list_native_functions(arguments.pids, arguments.glob);
     if (!native) return std::move(native).error();
     report::FunctionList functions{std::move(*native), {}};
-    if (!arguments.no_python) functions.python = list_python(arguments.pids, arguments.glob);
+    std::optional<Error> failure;
+    if (!arguments.no_python)
+        functions.python = list_python(arguments.pids, arguments.glob, failure);
     if (arguments.output.json) {
         output->write_line(report::list_json(make_context("list"), functions));
     } else {
@@ -61,6 +66,7 @@ Result<int> list(const ListArguments& arguments) {
     }
     if (auto written = output->finish(); !written) return std::move(written).error();
     if (functions.native.empty() && functions.python.empty()) {
+        if (failure) return std::move(*failure);
         return make_error(ErrorKind::kNothingMatched,
                           "no function's name matches '" + arguments.glob + "'");
     }

@@ -7,7 +7,7 @@
 #include "cli/exit_status.h"
 #include "cli/output.h"
 #include "session/control_client.h"
-#include "session/control_directory.h"
+#include "util/control_directory.h"
 
 namespace speedbump::cli {
 
@@ -45,7 +45,7 @@ void add_live_options(CLI::App& command, LiveArguments& arguments) {
 }
 
 Result<std::vector<pid_t>> find_sessions() {
-    const auto directory = session::control_directory();
+    const auto directory = control_directory();
     if (!directory) return directory.error();
     return session::live_sessions(*directory);
 }
@@ -56,7 +56,7 @@ Result<int> request_of_session(const LiveArguments& arguments, const std::string
     if (!output) return std::move(output).error();
     const auto pid = choose_session(arguments.session);
     if (!pid) return pid.error();
-    const auto directory = session::control_directory();
+    const auto directory = control_directory();
     if (!directory) return directory.error();
     const auto answer = session::ask_session(*directory, *pid, request, kPatience);
     if (!answer) return answer.error();

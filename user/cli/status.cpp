@@ -11,7 +11,7 @@
 #include "cli/live.h"
 #include "cli/output.h"
 #include "session/control_client.h"
-#include "session/control_directory.h"
+#include "util/control_directory.h"
 #include "util/log.h"
 
 namespace speedbump::cli {
@@ -28,7 +28,7 @@ struct StatusArguments {
 
 // The session's own document, out of the answer that carries it.
 Result<std::string> ask_status(pid_t pid) {
-    const auto directory = session::control_directory();
+    const auto directory = control_directory();
     if (!directory) return directory.error();
     const auto answer = session::ask_session(*directory, pid, "status\n", kPatience);
     if (!answer) return answer.error();

@@ -10,7 +10,7 @@
 
 #include "report/text.h"
 #include "session/control.h"
-#include "session/control_directory.h"
+#include "util/control_directory.h"
 #include "targets/parser.h"
 #include "util/clock.h"
 #include "util/log.h"
@@ -98,7 +98,7 @@ Result<std::unique_ptr<session::ControlServer>> open_control(const SessionArgume
             return std::move(opened).error();
         }
     }
-    const auto directory = session::control_directory();
+    const auto directory = control_directory();
     const auto listening = directory ? (*control)->listen(*directory) : directory.error();
     if (!listening)
         log::warning(listening.error().message +
@@ -256,7 +256,10 @@ Result<std::string> watch_session(const SessionArguments& arguments, const std::
     reporter->final(total, *file, reason ? *reason : "failed");
     if (!reason) return reason;
     if (total.nothing_matched) {
-        return make_error(ErrorKind::kNothingMatched, "no target matched anything");
+        Error error = total.hook_failure.value_or(make_error({}, "no target matched anything"));
+        // A program of ours ran all the same; its status counts, not this.
+        if (hooks.lasts_as_program || !total.hook_failure) error.kind = ErrorKind::kNothingMatched;
+        return error;
     }
     if (auto written = output->finish(); !written) return std::move(written).error();
     return reason;

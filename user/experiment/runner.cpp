@@ -196,6 +196,7 @@ Result<void> Runner::find_targets() {
         document_.targets.push_back(std::move(target));
         groups_.push_back(std::move(group));
     }
+    if (snapshot.nothing_matched && snapshot.hook_failure) return *snapshot.hook_failure;
     if (snapshot.nothing_matched || document_.targets.empty())
         return make_error(ErrorKind::kNothingMatched, "no target matched anything");
     return {};

@@ -3,11 +3,12 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/random.h>
+#include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
-#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,6 +16,7 @@
 #include <thread>
 
 #include "inject/bootstrap.h"
+#include "inject/target_files.h"
 #include "util/channel.h"
 
 namespace speedbump::inject {
@@ -90,38 +92,53 @@ Result<void> write_memory(pid_t pid, uint64_t address, const void* data, size_t 
     return process::access_error(pid, "write its memory", errno);
 }
 
-// A file that is gone with the object.
-struct ScratchFile {
-    std::string path;
-    ~ScratchFile() {
-        if (!path.empty()) ::unlink(path.c_str());
-    }
-};
+// Undoes a request, with system calls alone: a process of its own does it where this one is killed.
+void take_back(pid_t pid, int pid_fd, const Mailbox& mailbox, int directory, const char* name) {
+    syscall(SYS_unlinkat, directory, name, 0);
+    if (syscall(SYS_pidfd_send_signal, pid_fd, 0, nullptr, 0) != 0) return; // the PID is another's
+    int32_t none = 0;
+    iovec local{&none, sizeof(none)};
+    iovec remote{reinterpret_cast<void*>(mailbox.pending_call), sizeof(none)};
+    syscall(SYS_process_vm_writev, pid, &local, 1, &remote, 1, 0);
+    local.iov_len = remote.iov_len = 1; // no path
+    remote.iov_base = reinterpret_cast<void*>(mailbox.script_path);
+    syscall(SYS_process_vm_writev, pid, &local, 1, &remote, 1, 0);
+}
 
-// The request in the target's memory; taken back on destruction unless it was carried out.
+// The request in the target's memory and its script; taken back at the latest when the object or
+// this process is gone.
 class Request {
   public:
-    Request(pid_t pid, const Mailbox& mailbox) : pid_(pid), mailbox_(mailbox) {}
+    Request(pid_t pid, const Mailbox& mailbox, const TargetScript& script)
+        : pid_(pid),
+          pid_fd_(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))),
+          mailbox_(mailbox),
+          script_(script) {}
     ~Request() {
-        const int32_t none = 0;
-        const char no_path = '\0';
-        if (posted_ && !write_memory(pid_, mailbox_.pending_call, &none, sizeof(none))) return;
-        if (posted_ && !write_memory(pid_, mailbox_.script_path, &no_path, 1)) return;
+        if (heir_ > 0) {
+            kill(heir_, SIGKILL);
+            waitpid(heir_, nullptr, __WALL);
+        }
+        if (posted_)
+            take_back(pid_, pid_fd_.get(), mailbox_, script_.directory().get(),
+                      script_.name().c_str());
     }
     Request(const Request&) = delete;
     Request& operator=(const Request&) = delete;
 
-    Result<void> post(const std::string& script) {
-        if (script.size() >= mailbox_.script_path_size)
+    Result<void> post() {
+        const std::string& path = script_.path();
+        if (path.size() >= mailbox_.script_path_size)
             return make_error(ErrorKind::kInvalid, "the script's path is too long");
         RemoteMemory memory(pid_);
         auto pending = memory.value<int32_t>(mailbox_.pending_call);
         if (!pending || *pending != 0)
             return make_error(ErrorKind::kIo, "another debugger's request waits there already");
-        Result<void> written =
-            write_memory(pid_, mailbox_.script_path, script.c_str(), script.size() + 1);
-        if (!written) return written;
+        if (Result<void> heir = start_heir(); !heir) return heir;
         posted_ = true;
+        Result<void> written =
+            write_memory(pid_, mailbox_.script_path, path.c_str(), path.size() + 1);
+        if (!written) return written;
         const int32_t one = 1;
         written = write_memory(pid_, mailbox_.pending_call, &one, sizeof(one));
         if (!written) return written;
@@ -132,12 +149,45 @@ class Request {
     }
 
   private:
+    // A process that waits for this one's death and then takes the request back.
+    Result<void> start_heir() {
+        const Fd self(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+        if (!self.valid()) return errno_error("pidfd_open", errno);
+        const int directory = script_.directory().get();
+        const char* name = script_.name().c_str();
+        // As fork() does it, but with no signal at its end.
+        heir_ = static_cast<pid_t>(syscall(SYS_clone, 0, nullptr, nullptr, nullptr, nullptr));
+        if (heir_ < 0) return errno_error("fork", errno);
+        if (heir_ > 0) return {};
+        // Nothing but these may outlive us: what BPF has attached hangs on descriptors.
+        constexpr int kSelf = 3;
+        constexpr int kDirectory = 4;
+        constexpr int kTarget = 5;
+        const long self_copy = syscall(SYS_fcntl, self.get(), F_DUPFD, 10);
+        const long directory_copy = syscall(SYS_fcntl, directory, F_DUPFD, 10);
+        const long target_copy = syscall(SYS_fcntl, pid_fd_.get(), F_DUPFD, 10);
+        syscall(SYS_dup3, self_copy, kSelf, 0);
+        syscall(SYS_dup3, directory_copy, kDirectory, 0);
+        syscall(SYS_dup3, target_copy, kTarget, 0);
+        syscall(SYS_close_range, kTarget + 1, ~0U, 0);
+        syscall(SYS_setsid);
+        pollfd ended{kSelf, POLLIN, 0};
+        while (syscall(SYS_ppoll, &ended, 1, nullptr, nullptr, 0) <= 0) {
+        }
+        take_back(pid_, kTarget, mailbox_, kDirectory, name);
+        syscall(SYS_exit_group, 0);
+        __builtin_unreachable();
+    }
+
     pid_t pid_;
+    Fd pid_fd_;
     Mailbox mailbox_;
+    const TargetScript& script_;
     bool posted_ = false;
+    pid_t heir_ = 0;
 };
 
-std::string script_text(const std::string& socket_path, const std::string& source) {
+std::string script_text(const std::string& socket_name, const std::string& source) {
     // What can't connect any more has been given up: it says nothing and does nothing. The core is
     // served on a thread of its own: this one is the program's main thread.
     std::string text =
@@ -145,8 +195,8 @@ std::string script_text(const std::string& socket_path, const std::string& sourc
         "    import _socket, _thread, array\n"
         "    try:\n"
         "        s = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)\n"
-        "        s.connect('" +
-        socket_path +
+        "        s.connect('\\0" +
+        socket_name +
         "')\n"
         "        data, control, flags, name = s.recvmsg(16, 64)\n"
         "    except OSError:\n"
@@ -167,6 +217,14 @@ std::string script_text(const std::string& socket_path, const std::string& sourc
            "    del _speedbump_enter, _speedbump_source\n";
 }
 
+// The name of the socket is secret, but shown to all in /proc/net/unix.
+bool is_from(const Fd& connection, pid_t pid) {
+    ucred peer{};
+    socklen_t size = sizeof(peer);
+    return getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+           peer.pid == pid;
+}
+
 } // namespace
 
 bool has_debugger_support(const process::Interpreter& interpreter) {
@@ -179,40 +237,29 @@ Result<Fd> enter_by_debugger_support(const DebuggerSupportRequest& request) {
     Result<Mailbox> mailbox = find_mailbox(memory, request.interpreter);
     if (!mailbox) return std::move(mailbox.error());
 
-    uint64_t token[2] = {};
-    if (getrandom(token, sizeof(token), 0) != sizeof(token)) return errno_error("getrandom", errno);
-    std::string inside = fmt::format("/tmp/.speedbump-{:016x}{:016x}", token[0], token[1]);
-    std::string outside = fmt::format("/proc/{}/root{}", request.pid, inside);
+    Result<std::string> token = make_token();
+    if (!token) return std::move(token.error());
+    const std::string socket_name = "speedbump-" + *token;
+    Result<Fd> listener = listen_abstract(request.pid, socket_name);
+    if (!listener) return std::move(listener.error());
+    Result<TargetScript> script =
+        TargetScript::create(request.pid, script_text(socket_name, request.source));
+    if (!script) return std::move(script.error());
 
-    Fd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    if (!listener.valid() || outside.size() >= sizeof(address.sun_path))
-        return errno_error("socket", errno);
-    std::memcpy(address.sun_path, outside.c_str(), outside.size() + 1);
-    if (bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0)
-        return errno_error("bind " + outside, errno);
-    ScratchFile socket_file{outside};
-    // The name can't be guessed, and whoever connects gets nothing but the core.
-    if (chmod(outside.c_str(), 0666) != 0 || listen(listener.get(), 1) != 0)
-        return errno_error("listen on " + outside, errno);
-
-    ScratchFile script{outside + ".py"};
-    std::string text = script_text(inside, request.source);
-    Fd file(::open(script.path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444));
-    if (!file.valid() ||
-        ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
-        return errno_error("write " + script.path, errno);
-
-    Request posted(request.pid, *mailbox);
-    if (Result<void> done = posted.post(inside + ".py"); !done) return std::move(done.error());
-    if (!wait_readable(listener.get(), deadline))
-        return make_error(ErrorKind::kTimeout,
-                          fmt::format("its main thread ran no Python code for {} ms, so it never "
-                                      "looked at the request, which was taken back",
-                                      request.timeout.count()));
-    Fd channel(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!channel.valid()) return errno_error("accept", errno);
+    Request posted(request.pid, *mailbox, *script);
+    if (Result<void> done = posted.post(); !done) return std::move(done.error());
+    Fd channel;
+    while (!channel.valid()) {
+        if (!wait_readable(listener->get(), deadline))
+            return make_error(
+                ErrorKind::kTimeout,
+                fmt::format("its main thread ran no Python code for {} ms, so it never looked at "
+                            "the request, which was taken back",
+                            request.timeout.count()));
+        channel = Fd(::accept4(listener->get(), nullptr, nullptr, SOCK_CLOEXEC));
+        if (!channel.valid()) return errno_error("accept", errno);
+        if (!is_from(channel, request.pid)) channel.reset();
+    }
     if (int error = send_packet(channel.get(), "1", {&request.core, 1}))
         return errno_error("hand over the core", error);
     if (!wait_readable(channel.get(), deadline))

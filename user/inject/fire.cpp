@@ -1,30 +1,32 @@
 // SPDX-License-Identifier: MIT
 #include "inject/fire.h"
 
-#include <cpuid.h>
-#include <elf.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
-#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <map>
 #include <optional>
-#include <random>
+#include <set>
 #include <string>
 #include <thread>
 
+#include "inject/address_space.h"
+#include "inject/blocking_call.h"
+#include "inject/frame.h"
+#include "inject/hold.h"
 #include "inject/payload.h"
 #include "inject/process_state.h"
 #include "inject/safe_point.h"
+#include "inject/seccomp_check.h"
+#include "inject/wait_watch.h"
 #include "process/threads.h"
 
 namespace speedbump::inject {
@@ -34,210 +36,41 @@ using process::RemoteMemory;
 using process::RemoteModule;
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t kRedZone = 128;
-constexpr uint64_t kXsaveAlign = 64;
-constexpr uint64_t kAmxFeatures = 3ULL << 17; // XTILECFG, XTILEDATA
-constexpr size_t kLegacyXsave = 512;
-constexpr size_t kXsaveHeader = 64;
-constexpr size_t kSoftwareBytes = 464; // in the legacy area: struct _fpx_sw_bytes
-constexpr uint32_t kXstateMagic1 = 0x46505853;
-constexpr uint32_t kXstateMagic2 = 0x46505845;
 constexpr uint64_t kAllSignals = ~uint64_t{0};
 constexpr uint64_t kUncatchable = (1ULL << (SIGKILL - 1)) | (1ULL << (SIGSTOP - 1));
 constexpr uint64_t kSyscallSize = 2; // bytes of the instruction
 // How long a borrowed thread may take from its answer to the call that it issues again.
 constexpr std::chrono::milliseconds kBackTimeout{5};
 constexpr uint64_t kFlagsToClear = 0x100 | 0x400 | 0x40000; // TF, DF, AC
-
-// The kernel's struct ucontext of x86-64 as 64-bit words.
-constexpr size_t kContextWords = 38;
-enum ContextWord : size_t {
-    kFlags = 0,
-    kStackFlags = 3,
-    kR8 = 5,
-    kSelectors = 23,
-    kFpState = 28,
-    kSignalMask = 37,
-};
-constexpr uint64_t kContextFlags = 1 | 2 | 4; // UC_FP_XSTATE, UC_SIGCONTEXT_SS, STRICT_RESTORE_SS
-
-struct AddressRange {
-    uint64_t start = 0;
-    uint64_t end = 0;
-};
-
-// All mappings of a process, the anonymous ones too.
-std::vector<AddressRange> read_ranges(pid_t pid) {
-    std::vector<AddressRange> ranges;
-    std::string text = read_proc(fmt::format("/proc/{}/maps", pid));
-    for (size_t at = 0; at < text.size();) {
-        unsigned long start = 0;
-        unsigned long end = 0;
-        if (std::sscanf(text.c_str() + at, "%lx-%lx", &start, &end) == 2)
-            ranges.push_back({start, end});
-        at = std::min(text.find('\n', at), text.size() - 1) + 1;
-    }
-    return ranges;
-}
-
-// An address in the middle of the largest hole, where neither the heap nor a mapping grows to.
-uint64_t choose_address(const std::vector<AddressRange>& ranges) {
-    constexpr uint64_t kUserEnd = 0x7fff00000000;
-    uint64_t best_start = 0;
-    uint64_t best_size = 0;
-    uint64_t previous = 0x10000;
-    for (const AddressRange& range : ranges) {
-        if (range.start >= kUserEnd) break;
-        if (range.start > previous && range.start - previous > best_size) {
-            best_start = previous;
-            best_size = range.start - previous;
-        }
-        previous = std::max(previous, range.end);
-    }
-    if (best_size < 16 * kRegionSize) return 0;
-    static thread_local std::mt19937_64 random{std::random_device{}()};
-    uint64_t offset = best_size / 4 + random() % (best_size / 2);
-    return (best_start + offset) & ~uint64_t{0xfff};
-}
-
-// The extended state of a stopped thread, ready for a signal frame.
-struct ExtendedState {
-    std::vector<std::byte> bytes; // with the second magic behind it
-    bool live_amx = false;
-};
-
-size_t frame_size_of(uint64_t features) {
-    size_t size = kLegacyXsave + kXsaveHeader;
-    for (unsigned i = 2; i < 63; ++i) {
-        if (!(features >> i & 1)) continue;
-        unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-        __cpuid_count(0xd, i, eax, ebx, ecx, edx);
-        if (!(ecx & 1)) size = std::max<size_t>(size, size_t{ebx} + eax);
-    }
-    return size;
-}
-
-std::optional<ExtendedState> read_extended_state(pid_t tid) {
-    ExtendedState state;
-    state.bytes.resize(16384);
-    iovec buffer{state.bytes.data(), state.bytes.size()};
-    if (ptrace(PTRACE_GETREGSET, tid, NT_X86_XSTATE, &buffer) != 0) return std::nullopt;
-    if (buffer.iov_len < kLegacyXsave + kXsaveHeader) return std::nullopt;
-    uint64_t enabled = 0; // XCR0: the kernel puts it where the frame has the software bytes
-    uint64_t in_use = 0;
-    std::memcpy(&enabled, state.bytes.data() + kSoftwareBytes, 8);
-    std::memcpy(&in_use, state.bytes.data() + kLegacyXsave, 8);
-    // A frame that claims more than the task's own size is restored without AVX: leave out AMX,
-    // which a task has only on request (arch_prctl, 5.16).
-    state.live_amx = (in_use & kAmxFeatures) != 0;
-    uint64_t features = enabled & ~kAmxFeatures;
-    size_t size = std::min(frame_size_of(features), buffer.iov_len);
-    state.bytes.resize(size + 4);
-    struct {
-        uint32_t magic1, extended_size;
-        uint64_t features;
-        uint32_t state_size, padding[7];
-    } software = {
-        kXstateMagic1, static_cast<uint32_t>(size + 4), features, static_cast<uint32_t>(size), {}};
-    static_assert(sizeof(software) == 48);
-    std::memcpy(state.bytes.data() + kSoftwareBytes, &software, sizeof(software));
-    std::memcpy(state.bytes.data() + size, &kXstateMagic2, 4);
-    return state;
-}
+// Below what is put on a borrowed stack: for the program's own signal handlers, whose frame has its
+// place in the image.
+constexpr uint64_t kHandlerRoom = 4096;
+// A wait can't be longer than its time-out; more than this, and the clock is not to be trusted.
+constexpr std::chrono::milliseconds kClockSlack{5};
+// A thread that runs is looked at this often before it is stopped: one that only shows up between
+// two waits might be just about to wait.
+constexpr int kLooksAtRunning = 3;
+constexpr std::chrono::microseconds kBetweenLooks{50};
 
 void sleep_for(nanoseconds duration) {
     std::this_thread::sleep_for(duration);
 }
 
-// What became of the wish to stop a thread.
-enum class Hold {
-    kHeld,
-    kStoppedBySignal, // SIGSTOP and its like, before us; it is released again
-    kGone,
-    kStuck,   // it did not stop in time; only the end of the calling thread gives it back
-    kRefused, // by the kernel
-};
-
-// The kernel refuses a thread that has ended, but is still listed, with EPERM (ptrace_attach()).
-bool has_ended(pid_t pid, pid_t tid) {
-    const std::optional<ThreadStatus> status = read_status(pid, tid);
-    return !status || status->state == 'Z' || status->state == 'X';
+BlockedCall call_of(const user_regs_struct& regs) {
+    return {static_cast<long>(regs.orig_rax),
+            {regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9},
+            regs.rsp,
+            regs.rip};
 }
 
-void release_thread(pid_t tid) {
-    ptrace(PTRACE_DETACH, tid, nullptr, 0L);
-}
-
-// Stops one thread by ptrace. `since`: from when on it may have stood still.
-Hold hold_thread(pid_t pid, pid_t tid, Clock::time_point deadline, Clock::time_point& since) {
-    if (ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) != 0)
-        return errno == ESRCH || has_ended(pid, tid) ? Hold::kGone : Hold::kRefused;
-    since = Clock::now();
-    if (ptrace(PTRACE_INTERRUPT, tid, nullptr, nullptr) != 0) {
-        release_thread(tid);
-        return Hold::kGone;
+// The call that a thread is blocked in; nothing when it runs and goes on running for a moment.
+std::optional<BlockedCall> watch_for_call(pid_t pid, pid_t tid) {
+    std::optional<BlockedCall> call = read_blocked_call(pid, tid);
+    for (int look = 1; look < kLooksAtRunning && !call; ++look) {
+        sleep_for(kBetweenLooks);
+        call = read_blocked_call(pid, tid);
     }
-    for (nanoseconds pause{5000};;) {
-        Clock::time_point asked = Clock::now();
-        // Stops only: the end of a child of ours is for whoever started it.
-        siginfo_t info{};
-        if (waitid(P_PID, static_cast<id_t>(tid), &info, WSTOPPED | __WALL | WNOHANG) != 0 &&
-            errno != EINTR)
-            return Hold::kGone;
-        if (info.si_pid == 0) {
-            std::optional<ThreadStatus> thread = read_status(pid, tid);
-            if (!thread || thread->state == 'Z' || thread->state == 'X') return Hold::kGone;
-            // Uninterruptible, or waiting for a CPU. Seizing it anew would change nothing.
-            since = asked; // it is not held yet
-            if (asked > deadline) return Hold::kStuck;
-            sleep_for(pause);
-            pause = std::min<nanoseconds>(pause + pause / 2, std::chrono::microseconds(100));
-            continue;
-        }
-        const int signal = info.si_status & 0xff; // the event is above it
-        if (info.si_status >> 8 == PTRACE_EVENT_STOP) {
-            if (signal == SIGTRAP) return Hold::kHeld;
-            release_thread(tid);
-            return Hold::kStoppedBySignal;
-        }
-        // A signal was on its way: let it be delivered, the interrupt follows.
-        if (ptrace(PTRACE_CONT, tid, nullptr, static_cast<long>(signal)) != 0) return Hold::kGone;
-    }
-}
-
-// Runs `work` on a thread of its own with real-time priority where that is allowed: a stop is as
-// long as we take to end it.
-template <typename Work>
-void on_tracer_thread(Work work) {
-    pid_t id = 0;
-    std::thread tracer([&] {
-        sched_param parameter{};
-        parameter.sched_priority = 1;
-        sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &parameter);
-        prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
-        id = static_cast<pid_t>(syscall(SYS_gettid));
-        work();
-    });
-    tracer.join();
-    // The kernel ends what it still traced some time after join() returns.
-    const std::string place = fmt::format("/proc/self/task/{}", id);
-    while (access(place.c_str(), F_OK) == 0) sleep_for(std::chrono::microseconds(100));
-}
-
-// The scheduler's clock of a CPU now, in milliseconds: when we ourselves last ran there. Moves the
-// calling thread for a moment.
-std::optional<double> scheduler_clock(int cpu) {
-    cpu_set_t all;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(static_cast<size_t>(cpu), &one);
-    if (sched_getaffinity(0, sizeof(all), &all) != 0) return std::nullopt;
-    if (sched_setaffinity(0, sizeof(one), &one) != 0) return std::nullopt;
-    sleep_for(nanoseconds(1)); // an entry is brought up to date when its thread begins to run
-    std::optional<LastRun> own = read_last_run(getpid(), gettid());
-    sched_setaffinity(0, sizeof(all), &all);
-    if (!own || own->cpu != cpu) return std::nullopt;
-    return own->milliseconds;
+    return call;
 }
 
 } // namespace
@@ -246,7 +79,9 @@ struct Fire::Plan {
     pid_t pid = 0;
     RemoteMemory memory{0};
     SafePoints safe_points;
-    std::vector<AddressRange> ranges;
+    AddressSpace space;
+    WaitWatch waits;
+    Fd pid_fd;
     Fd memory_file;
     uint64_t stub = 0;
     bool stub_is_there = false;
@@ -263,20 +98,32 @@ struct Fire::Plan {
     uint64_t image_end = 0;
 
     Plan(pid_t target, const std::vector<RemoteModule>& modules)
-        : pid(target), memory(target), safe_points(RemoteMemory(target), modules) {}
+        : pid(target), memory(target), safe_points(RemoteMemory(target), modules), waits(target) {}
+
+    std::set<pid_t> refused;             // threads that will never do
+    std::optional<Error> refusal;        // why the first of them will not
+    std::map<pid_t, std::string> doubts; // why others did not do when they were last looked at
 
     enum class Look { kFired, kUnsafe, kGone, kStuck };
     Result<Look> look(pid_t tid, Clock::time_point deadline);
+    std::optional<WaitWatch::Wait> known_wait(pid_t tid, const BlockedCall& call);
+    uint64_t waited_ms(pid_t tid, const std::optional<WaitWatch::Wait>& before) const;
+    bool may_be_borrowed(pid_t tid, const user_regs_struct& regs);
     Result<bool> borrow(pid_t tid, const Resumption& wanted);
+    Error give_up() const;
     bool had_late_signal() const;
     bool write(uint64_t address, const void* data, size_t size) const {
         return pwrite(memory_file.get(), data, size, static_cast<off_t>(address)) ==
                static_cast<ssize_t>(size);
     }
-    uint64_t stack_end(uint64_t address) const {
-        for (const AddressRange& range : ranges)
-            if (address >= range.start && address < range.end) return range.end;
-        return address + (256 << 10); // mapped since: the rest of a new thread's stack
+    // Where the thread itself may write, too: through /proc/PID/mem guard pages can be written to.
+    bool write_stack(uint64_t address, const void* data, size_t size) const {
+        iovec local{const_cast<void*>(data), size};
+        iovec remote{reinterpret_cast<void*>(address), size};
+        if (process_vm_writev(pid, &local, 1, &remote, 1, 0) == static_cast<ssize_t>(size))
+            return true;
+        // It does not grow the main thread's stack (6.5); the floor was checked.
+        return write(address, data, size);
     }
 };
 
@@ -288,10 +135,13 @@ Fire::~Fire() {
 
 Result<std::unique_ptr<Fire>> Fire::prepare(pid_t pid, const std::vector<RemoteModule>& modules) {
     auto plan = std::make_unique<Plan>(pid, modules);
-    for (auto [slot, name] : {std::pair{&plan->block.pthread_create, "pthread_create"},
-                              std::pair{&plan->block.munmap, "munmap"},
-                              std::pair{&plan->block.pthread_self, "pthread_self"},
-                              std::pair{&plan->block.pthread_detach, "pthread_detach"}}) {
+    for (auto [slot, name] :
+         {std::pair{&plan->block.pthread_create, "pthread_create"},
+          std::pair{&plan->block.pthread_attr_init, "pthread_attr_init"},
+          std::pair{&plan->block.pthread_attr_setstacksize, "pthread_attr_setstacksize"},
+          std::pair{&plan->block.munmap, "munmap"},
+          std::pair{&plan->block.pthread_self, "pthread_self"},
+          std::pair{&plan->block.pthread_detach, "pthread_detach"}}) {
         for (const RemoteModule& module : modules) {
             if (!module.soname().starts_with("libc.so") &&
                 !module.soname().starts_with("libpthread.so"))
@@ -304,6 +154,8 @@ Result<std::unique_ptr<Fire>> Fire::prepare(pid_t pid, const std::vector<RemoteM
                                           "or against another C library",
                                           pid, name));
     }
+    plan->pid_fd = Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+    if (!plan->pid_fd.valid()) return errno_error(fmt::format("process {}", pid), errno);
     plan->memory_file = Fd(::open(fmt::format("/proc/{}/mem", pid).c_str(), O_RDWR | O_CLOEXEC));
     if (!plan->memory_file.valid()) return process::access_error(pid, "open its memory", errno);
 
@@ -350,51 +202,20 @@ Result<bool> Fire::Plan::borrow(pid_t tid, const Resumption& wanted) {
     if (ptrace(PTRACE_GETSIGMASK, tid, 8, &signal_mask) != 0) return false;
 
     const user_regs_struct& regs = wanted.regs;
-    Bytes payload = payload_bytes();
-    uint64_t top = (regs.rsp - kRedZone) & ~(kXsaveAlign - 1);
-    uint64_t code = top - block.code_size;
-    uint64_t fp_state = (code - extended->bytes.size()) & ~(kXsaveAlign - 1);
-    uint64_t context = (fp_state - kContextWords * 8) & ~uint64_t{15};
-    block_at = (context - sizeof(Block)) & ~uint64_t{15};
-    uint64_t entry = block_at - 16;
-    uint64_t canary_size = (extended->bytes.size() + 2048) & ~uint64_t{15};
-    uint64_t canary = entry - kRedZone - canary_size;
-    std::vector<std::byte> image(top - canary);
-    auto place = [&](uint64_t address, const void* data, size_t size) {
-        std::memcpy(image.data() + (address - canary), data, size);
-    };
-    for (uint64_t at = canary; at < entry - kRedZone; at += 8) place(at, &kCanary, 8);
-    place(code, payload.data, payload.size);
-    place(fp_state, extended->bytes.data(), extended->bytes.size());
-
-    uint64_t words[kContextWords] = {};
-    words[kFlags] = kContextFlags;
-    words[kStackFlags] = 2; // SS_DISABLE until the thread itself has filled it in
-    const uint64_t general[] = {regs.r8,  regs.r9,  regs.r10, regs.r11, regs.r12, regs.r13,
-                                regs.r14, regs.r15, regs.rdi, regs.rsi, regs.rbp, regs.rbx,
-                                regs.rdx, regs.rax, regs.rcx, regs.rsp, regs.rip, regs.eflags};
-    std::copy(std::begin(general), std::end(general), words + kR8);
-    words[kSelectors] = (regs.cs & 0xffff) | (regs.ss & 0xffff) << 48;
-    words[kFpState] = fp_state;
-    words[kSignalMask] = signal_mask;
-    place(context, words, sizeof(words));
-
-    Block full = block;
-    full.code = code;
-    full.frame = context;
-    full.mode = wanted.mode;
-    full.extended_state = fp_state;
-    full.canary = canary;
-    full.canary_words = canary_size / 8;
-    full.repeats_call = wanted.repeat;
-    place(block_at, &full, sizeof(full));
-
-    // /proc/PID/mem also grows the main thread's stack, which process_vm_writev does not (6.5).
-    if (!write(canary, image.data(), image.size())) return false;
+    const Image image = make_image(wanted, *extended, signal_mask, block);
+    const std::optional<uint64_t> floor = space.stack_floor(memory, regs.rsp, regs.fs_base);
+    if (!floor || image.start < *floor + kHandlerRoom) {
+        doubts[tid] = floor
+                          ? fmt::format("has {} bytes of stack left, and an attach needs {}",
+                                        regs.rsp - *floor, regs.rsp - image.start + kHandlerRoom)
+                          : "runs on a stack that is not the thread's own, whose end is not known";
+        return false;
+    }
+    if (!write_stack(image.start, image.bytes.data(), image.bytes.size())) return false;
     user_regs_struct start = regs;
     start.rip = stub;
-    start.rsp = entry;
-    start.rdi = block_at;
+    start.rsp = image.entry;
+    start.rdi = image.block;
     start.orig_rax = kAllSignals; // -1: no system call, nothing for the kernel to restart
     start.rax = 0;
     start.eflags &= ~static_cast<unsigned long long>(kFlagsToClear);
@@ -402,30 +223,65 @@ Result<bool> Fire::Plan::borrow(pid_t tid, const Resumption& wanted) {
     fired = true;
     resumption = wanted;
     mask = signal_mask;
-    frame_at = context;
-    image_at = canary;
-    image_end = top;
+    block_at = image.block;
+    frame_at = image.context;
+    image_at = image.start;
+    image_end = image.end;
     report.borrowed = tid;
     report.region = block.region;
     return true;
 }
 
+// Since when a thread has been waiting in a call whose time is relative, or nothing.
+std::optional<WaitWatch::Wait> Fire::Plan::known_wait(pid_t tid, const BlockedCall& call) {
+    std::optional<WaitWatch::Wait> wait = waits.look(tid);
+    const std::chrono::milliseconds limit{static_cast<int32_t>(call.arguments[3])};
+    if (wait && Clock::now() - wait->begin <= limit + kClockSlack) return wait;
+    doubts[tid] = "waits in epoll_wait with a time-out, and the kernel does not tell since when";
+    return std::nullopt;
+}
+
+// For a held thread, how long its call had waited; a call that is none of before has just begun.
+uint64_t Fire::Plan::waited_ms(pid_t tid, const std::optional<WaitWatch::Wait>& before) const {
+    if (!before) return 0;
+    const std::optional<LastRun> after = read_last_run(pid, tid);
+    // Once: into the stop. More often: it had woken in between.
+    if (!after || after->switches > before->switches + 1) return 0;
+    const std::chrono::duration<double, std::milli> waited = Clock::now() - before->begin;
+    return static_cast<uint64_t>(0.5 + waited.count());
+}
+
+// Whether a held thread stands well, but for its stack.
+bool Fire::Plan::may_be_borrowed(pid_t tid, const user_regs_struct& regs) {
+    const std::optional<ThreadStatus> status = read_status(pid, tid);
+    if (!status) return false;
+    if (auto forbidden = seccomp_obstacle(pid, tid, status->seccomp)) {
+        refused.insert(tid);
+        if (!refusal) refusal = std::move(forbidden);
+        return false;
+    }
+    if (static_cast<int64_t>(regs.orig_rax) >= 0 &&
+        (status->pending_signals & ~status->blocked_signals) != 0)
+        return false;
+    if (was_interrupted(regs) &&
+        judge_interruption(pid_fd.get(), call_of(regs)) == Interruption::kHarmful)
+        return false;
+    return safe_points.judge(regs) != Stand::kUnsafe &&
+           !safe_points.has_signal_frame(regs.rsp, space.stack_end(regs.rsp));
+}
+
 Result<Fire::Plan::Look> Fire::Plan::look(pid_t tid, Clock::time_point deadline) {
-    std::optional<BlockedCall> call = read_blocked_call(pid, tid);
-    if (call && call->number >= 0 && !SafePoints::blocks_safely(call->number, call->arguments[1]))
-        return Look::kUnsafe;
-    // Time already waited in a call with a relative time-out that the stop will make fail: the
-    // thread last ran when the call went to sleep.
-    std::optional<LastRun> before;
-    double now_ms = 0;
-    Clock::time_point now{};
-    if (call && (call->number == SYS_epoll_wait || call->number == SYS_epoll_pwait) &&
-        static_cast<int32_t>(call->arguments[3]) > 0) {
-        before = read_last_run(pid, tid);
-        std::optional<double> clock = before ? scheduler_clock(before->cpu) : std::nullopt;
-        now = Clock::now();
-        now_ms = clock.value_or(0);
-        if (!clock) before.reset();
+    if (refused.contains(tid)) return Look::kUnsafe;
+    doubts.erase(tid);
+    const std::optional<BlockedCall> call = watch_for_call(pid, tid);
+    std::optional<WaitWatch::Wait> wait;
+    if (call && call->number >= 0) {
+        const Interruption interruption = judge_interruption(pid_fd.get(), *call);
+        if (interruption == Interruption::kHarmful) return Look::kUnsafe;
+        if (interruption == Interruption::kRelativeTime) {
+            wait = known_wait(tid, *call);
+            if (!wait) return Look::kUnsafe;
+        }
     }
 
     Clock::time_point begin;
@@ -454,23 +310,8 @@ Result<Fire::Plan::Look> Fire::Plan::look(pid_t tid, Clock::time_point deadline)
         release();
         return Look::kGone;
     }
-    uint64_t waited_ms = 0;
-    if (before) {
-        std::optional<LastRun> after = read_last_run(pid, tid);
-        // Once: into the stop. More often: it had woken in between.
-        if (after && after->switches <= before->switches + 1 && now_ms > before->milliseconds)
-            waited_ms = static_cast<uint64_t>(
-                0.5 + now_ms - before->milliseconds +
-                std::chrono::duration<double, std::milli>(Clock::now() - now).count());
-    }
-    bool signal_waits = false;
-    if (static_cast<int64_t>(regs.orig_rax) >= 0) {
-        std::optional<ThreadStatus> thread = read_status(pid, tid);
-        signal_waits = !thread || (thread->pending_signals & ~thread->blocked_signals) != 0;
-    }
-    std::optional<Resumption> possible = resumption_of(memory, regs, waited_ms);
-    if (possible && !signal_waits && safe_points.judge(regs) != Stand::kUnsafe &&
-        !safe_points.has_signal_frame(regs.rsp, stack_end(regs.rsp))) {
+    std::optional<Resumption> possible = resumption_of(memory, regs, waited_ms(tid, wait));
+    if (possible && may_be_borrowed(tid, regs)) {
         Result<bool> borrowed = borrow(tid, *possible);
         if (!borrowed || *borrowed) {
             release();
@@ -483,53 +324,61 @@ Result<Fire::Plan::Look> Fire::Plan::look(pid_t tid, Clock::time_point deadline)
     return Look::kUnsafe;
 }
 
+// Why no thread was borrowed in time.
+Error Fire::Plan::give_up() const {
+    if (std::optional<Error> reason = obstacle(pid)) return std::move(*reason);
+    if (std::optional<Error> reason = uninterruptible(pid)) return std::move(*reason);
+    if (refusal) return *refusal;
+    std::string text = fmt::format(
+        "process {}: in {} looks no thread stood where it could be "
+        "interrupted safely",
+        pid, report.looks);
+    if (!doubts.empty())
+        text += fmt::format("; thread {} {}", doubts.begin()->first, doubts.begin()->second);
+    return make_error(ErrorKind::kTimeout, text);
+}
+
 Result<FireReport> Fire::fire(Clock::time_point deadline) {
     Plan& plan = *plan_;
-    plan.ranges = read_ranges(plan.pid);
-    plan.block.region = choose_address(plan.ranges);
+    plan.space = AddressSpace(plan.pid);
+    plan.block.region = plan.space.choose_hole(kRegionSize);
     if (plan.block.region == 0)
-        return make_error(ErrorKind::kUnsupported, fmt::format("process {} has no free address "
-                                                               "space",
-                                                               plan.pid));
+        return make_error(ErrorKind::kUnsupported,
+                          fmt::format("process {} has no free address space for {} bytes", plan.pid,
+                                      kRegionSize));
     std::optional<Error> failure;
     on_tracer_thread([&] {
         // Blocked threads first: they are at rest, and whether they stand well is known already.
         for (nanoseconds pause = std::chrono::microseconds(300);;) {
-            std::vector<pid_t> blocked;
-            std::vector<pid_t> running;
-            for (pid_t tid : process::read_threads(plan.pid)) {
-                std::optional<BlockedCall> call = read_blocked_call(plan.pid, tid);
-                (call ? blocked : running).push_back(tid);
-            }
-            if (blocked.empty() && running.empty()) {
+            std::vector<pid_t> threads = process::read_threads(plan.pid);
+            if (threads.empty()) {
                 failure = errno_error(fmt::format("process {}", plan.pid), ESRCH);
                 return;
             }
-            blocked.insert(blocked.end(), running.begin(), running.end());
-            bool stuck = false;
-            for (pid_t tid : blocked) {
+            std::stable_partition(threads.begin(), threads.end(), [&](pid_t tid) {
+                return read_blocked_call(plan.pid, tid).has_value();
+            });
+            bool over = false;
+            for (pid_t tid : threads) {
                 Result<Plan::Look> look = plan.look(tid, deadline);
                 if (!look) {
                     failure = std::move(look.error());
                     return;
                 }
                 if (*look == Plan::Look::kFired) return;
-                stuck = stuck || *look == Plan::Look::kStuck;
-                if (stuck || Clock::now() > deadline) break;
+                over = *look == Plan::Look::kStuck || Clock::now() > deadline;
+                if (over) break;
             }
-            if (stuck || Clock::now() > deadline) {
-                failure = obstacle(plan.pid);
-                if (!failure) failure = uninterruptible(plan.pid);
-                if (!failure)
-                    failure = make_error(
-                        ErrorKind::kTimeout,
-                        fmt::format("process {}: in {} looks no thread stood where it could be "
-                                    "interrupted safely",
-                                    plan.pid, plan.report.looks));
+            const bool all_refused = std::all_of(threads.begin(), threads.end(), [&](pid_t tid) {
+                return plan.refused.contains(tid);
+            });
+            if (over || all_refused) {
+                failure = plan.give_up();
                 return;
             }
             sleep_for(pause);
             pause = std::min<nanoseconds>(pause + pause / 2, std::chrono::milliseconds(2));
+            plan.space = AddressSpace(plan.pid);
         }
     });
     if (failure) return std::move(*failure);
@@ -558,8 +407,8 @@ bool Fire::is_empty() const {
         bool inside = call->program_counter >= plan.stub &&
                       call->program_counter < plan.stub + stub_bytes().size;
         // A handler that interrupted the stub goes back there.
-        return !inside && !plan.safe_points.has_signal_frame(call->stack_pointer,
-                                                             plan.stack_end(call->stack_pointer));
+        return !inside && !plan.safe_points.has_signal_frame(
+                              call->stack_pointer, plan.space.stack_end(call->stack_pointer));
     };
     if (plan.stub_was_there) { // by an injector that was killed: which thread it borrowed is
                                // unknown
@@ -591,11 +440,10 @@ bool Fire::restore() {
 // frame that the kernel made for it over the image: its ucontext holds the stack pointer and,
 // behind it, the address of the call.
 bool Fire::Plan::had_late_signal() const {
-    constexpr size_t kWordOfStackPointer = kR8 + 15;
     std::vector<uint64_t> words((image_end - image_at) / 8);
     if (!memory.read(image_at, words.data(), words.size() * 8)) return false;
-    for (size_t i = kWordOfStackPointer; i + 1 < words.size(); ++i) {
-        const bool is_ours = image_at + (i - kWordOfStackPointer) * 8 == frame_at;
+    for (size_t i = kStackPointerWord; i + 1 < words.size(); ++i) {
+        const bool is_ours = image_at + (i - kStackPointerWord) * 8 == frame_at;
         if (!is_ours && words[i] == resumption.regs.rsp && words[i + 1] == resumption.regs.rip)
             return true;
     }

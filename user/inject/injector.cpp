@@ -3,9 +3,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/kcmp.h>
 #include <poll.h>
-#include <sys/file.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -23,6 +22,8 @@
 #include "inject/fire.h"
 #include "inject/payload.h"
 #include "inject/process_state.h"
+#include "inject/target_files.h"
+#include "inject/target_lock.h"
 #include "util/channel.h"
 
 namespace speedbump::inject {
@@ -38,28 +39,29 @@ constexpr milliseconds kLeaveTimeout{200};
 // A process as young as this has an interpreter that is starting rather than one that ends.
 constexpr milliseconds kStartingAge{10000};
 
-// One attach at a time per process. The lock is on the process's own directory in /proc: it leaves
-// no file behind and ends with its holder.
-Result<Fd> lock_target(pid_t pid, Clock::time_point deadline) {
-    Fd directory(::open(fmt::format("/proc/{}", pid).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!directory.valid()) return errno_error(fmt::format("process {}", pid), ESRCH);
-    while (flock(directory.get(), LOCK_EX | LOCK_NB) != 0) {
-        if (errno != EWOULDBLOCK && errno != EINTR)
-            return errno_error(fmt::format("lock /proc/{}", pid), errno);
-        if (Clock::now() > deadline)
-            return make_error(ErrorKind::kTimeout,
-                              fmt::format("process {}: another attach is under way", pid));
-        std::this_thread::sleep_for(milliseconds(1));
-    }
-    return directory;
-}
-
 Result<void> wait_for_age(pid_t pid, milliseconds minimum) {
     for (;;) {
         std::optional<milliseconds> age = read_age(pid);
         if (!age) return errno_error(fmt::format("process {}", pid), ESRCH);
         if (*age >= minimum) return {};
         std::this_thread::sleep_for(minimum - *age);
+    }
+}
+
+// A child of vfork() is on its parent's memory, and stack, until it calls exec: there it must not
+// be entered.
+Result<void> wait_for_own_memory(pid_t pid, Clock::time_point deadline) {
+    for (;;) {
+        const std::optional<ThreadStatus> status = read_status(pid, pid);
+        if (!status) return errno_error(fmt::format("process {}", pid), ESRCH);
+        const pid_t parent = status->parent;
+        if (parent == 0 || syscall(SYS_kcmp, pid, parent, KCMP_VM, 0, 0) != 0) return {};
+        if (Clock::now() > deadline)
+            return make_error(ErrorKind::kTimeout,
+                              fmt::format("process {} is on the memory of its parent {}: a child "
+                                          "of vfork() that has not called exec yet",
+                                          pid, parent));
+        std::this_thread::sleep_for(milliseconds(5));
     }
 }
 
@@ -72,61 +74,6 @@ Result<Fd> open_core(const std::string& path, std::string& build) {
                         info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
     return file;
 }
-
-// The core's file as the target reaches it: by the same absolute path, where that is the same
-// file; else by a descriptor, for which it needs /proc; else as a copy in its root, which is
-// removed again.
-class CoreForTarget {
-  public:
-    CoreForTarget(pid_t pid, const std::string& path, const Fd& file) {
-        std::string root = fmt::format("/proc/{}/root", pid);
-        struct stat ours {};
-        struct stat theirs {};
-        if (path.starts_with('/') && fstat(file.get(), &ours) == 0 &&
-            stat((root + path).c_str(), &theirs) == 0 && ours.st_dev == theirs.st_dev &&
-            ours.st_ino == theirs.st_ino) {
-            path_ = path;
-            return;
-        }
-        if (access((root + "/proc/self").c_str(), F_OK) == 0) return;
-        for (const char* directory : {"/tmp", "/var/tmp", "/dev/shm", "/run", ""})
-            if (drop(root, directory, file)) return;
-    }
-    ~CoreForTarget() {
-        if (!dropped_.empty()) ::unlink(dropped_.c_str());
-    }
-    CoreForTarget(const CoreForTarget&) = delete;
-    CoreForTarget& operator=(const CoreForTarget&) = delete;
-
-    const std::string& path() const { return path_; }
-
-  private:
-    bool drop(const std::string& root, const std::string& directory, const Fd& file) {
-        uint64_t token[2] = {};
-        if (getrandom(token, sizeof(token), 0) != sizeof(token)) return false;
-        std::string inside =
-            fmt::format("{}/.speedbump-{:016x}{:016x}.so", directory, token[0], token[1]);
-        std::string outside = root + inside;
-        Fd copy(
-            ::open(outside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0555));
-        if (!copy.valid()) return false;
-        dropped_ = outside;
-        char buffer[65536];
-        off_t at = 0;
-        for (;;) {
-            ssize_t got = pread(file.get(), buffer, sizeof(buffer), at);
-            if (got == 0) break;
-            if (got < 0 || ::write(copy.get(), buffer, static_cast<size_t>(got)) != got)
-                return false;
-            at += got;
-        }
-        path_ = inside;
-        return true;
-    }
-
-    std::string path_;
-    std::string dropped_;
-};
 
 Result<Interpreter> choose_interpreter(pid_t pid, const std::vector<Interpreter>& found) {
     if (found.empty())
@@ -186,13 +133,32 @@ Result<void> fill_go(Go& go, pid_t pid, const RemoteModule& module, const Interp
     return {};
 }
 
-// Sends the go with both descriptors.
-Result<void> hand_over(int socket, const Go& go, int channel, int core) {
-    const int descriptors[] = {channel, core};
+// Sends the go with both descriptors, and the directory to go to, if any.
+Result<void> hand_over(int socket, const Go& go, int channel, int core, const Fd& directory) {
+    std::vector<int> descriptors = {channel, core};
+    if (directory.valid()) descriptors.push_back(directory.get());
     const size_t size = offsetof(Go, source) + std::strlen(go.source) + 1;
     const int error = send_packet(socket, {reinterpret_cast<const char*>(&go), size}, descriptors);
     if (error != 0) return errno_error("hand over the core", error);
     return {};
+}
+
+// What the errno of a borrowed thread says of the process.
+Error start_error(pid_t pid, int error_number) {
+    Error error = errno_error(fmt::format("process {}: start a thread there", pid), error_number);
+    switch (error_number) {
+        case EAGAIN:
+            return std::move(error).with_hint("the process is at its limit of tasks or memory");
+        case ENOMEM:
+            return std::move(error).with_hint("the process is at its limit of memory (RLIMIT_AS)");
+        case EACCES: // of mprotect() alone
+            error.kind = ErrorKind::kUnsupported;
+            return std::move(error).with_hint(
+                "the process may not execute memory that was written to: memory-deny-write-"
+                "execute (PR_SET_MDWE), or a security module");
+        default:
+            return error;
+    }
 }
 
 // Waits until the new thread has made its bootstrap socket.
@@ -211,8 +177,7 @@ Result<Region> wait_for_thread(pid_t pid, Fire& fire, const FireReport& report, 
         }
         if (int error = fire.borrowed_error()) {
             fire.confirm_answer();
-            return errno_error(fmt::format("process {}: start a thread there", pid), error)
-                .with_hint(error == EAGAIN ? "the process is at its limit of tasks or memory" : "");
+            return start_error(pid, error);
         }
         pollfd ended{pid_fd, POLLIN, 0};
         if (poll(&ended, 1, 0) > 0) return errno_error(fmt::format("process {}", pid), ESRCH);
@@ -279,12 +244,13 @@ void wait_until_clean(pid_t pid, Fire& fire, uint64_t region, bool serving) {
 Result<Injection> inject_once(pid_t pid, const InjectOptions& options, Clock::time_point begin,
                               Clock::time_point deadline, bool& not_running) {
     not_running = false;
-    Result<Fd> lock = lock_target(pid, deadline);
-    if (!lock) return std::move(lock.error());
     Fd pid_fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
     if (!pid_fd.valid()) return errno_error(fmt::format("process {}", pid), errno);
+    Result<Fd> lock = lock_target(pid, pid_fd, deadline);
+    if (!lock) return std::move(lock.error());
     if (Result<void> aged = wait_for_age(pid, options.minimum_age); !aged)
         return std::move(aged.error());
+    if (Result<void> own = wait_for_own_memory(pid, deadline); !own) return std::move(own.error());
 
     Result<std::vector<RemoteModule>> modules = process::load_modules(pid);
     if (!modules) return std::move(modules.error());
@@ -302,8 +268,9 @@ Result<Injection> inject_once(pid_t pid, const InjectOptions& options, Clock::ti
     std::string build;
     Result<Fd> core = open_core(options.core, build);
     if (!core) return std::move(core.error());
-    CoreForTarget core_there(pid, options.core, *core);
-    std::string source = bootstrap_source(core_there.path(), build);
+    Result<CorePlace> place = place_core(pid, options.core, *core);
+    if (!place) return std::move(place.error());
+    std::string source = bootstrap_source(place->path, build);
 
     Injection injection;
     injection.interpreter = *interpreter;
@@ -353,7 +320,7 @@ Result<Injection> inject_once(pid_t pid, const InjectOptions& options, Clock::ti
         if (!bootstrap.valid())
             done = errno_error(fmt::format("process {}: take a descriptor", pid), errno);
         else
-            done = hand_over(bootstrap.get(), *go, core_end.get(), core->get());
+            done = hand_over(bootstrap.get(), *go, core_end.get(), core->get(), place->directory);
     }
     core_end.reset();
     if (done)

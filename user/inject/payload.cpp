@@ -217,6 +217,30 @@ PAYLOAD_INLINE void heed_signals(const Block* block) {
     context->uc_mcontext.gregs[REG_RAX] = -EINTR;
 }
 
+// A thread may have to wait for a CPU between its stop and here.
+PAYLOAD_INLINE void take_off_wait(const Block* block) {
+    if (block->waits_since == 0) return;
+    KernelTime now{0, 0};
+    raw_call(SYS_clock_gettime, 0 /* CLOCK_REALTIME */, reinterpret_cast<long>(&now));
+    const long passed =
+        now.seconds * 1000000000 + now.nanoseconds - static_cast<long>(block->waits_since);
+    if (passed <= 0) return;
+    if (block->time_left == speedbump::inject::kTimeInRegister) {
+        auto& left = reinterpret_cast<ucontext_t*>(block->frame)->uc_mcontext.gregs[REG_R10];
+        const long passed_ms = (passed + 500000) / 1000000;
+        left = passed_ms < left ? left - passed_ms : 0;
+        return;
+    }
+    auto* time = reinterpret_cast<KernelTime*>(block->time_left);
+    const auto unit = static_cast<long>(block->time_unit);
+    constexpr long kForEver = 1000000000; // seconds, more than which overflow
+    if (time->seconds > kForEver) return;
+    long left = time->seconds * 1000000000 + time->nanoseconds * unit - passed;
+    if (left < 0) left = 0;
+    time->seconds = left / 1000000000;
+    time->nanoseconds = left % 1000000000 / unit;
+}
+
 } // namespace
 
 extern "C" {
@@ -251,6 +275,7 @@ __attribute__((visibility("hidden"))) PAYLOAD void speedbump_payload_work(Region
 
     int channel = -1;
     int core = -1;
+    int directory = -1;
     KernelPollFd poll_fd{pair[0], 1 /* POLLIN */, 0};
     KernelTime limit{2, 0};
     long ready = raw_call(SYS_ppoll, reinterpret_cast<long>(&poll_fd), 1,
@@ -279,6 +304,7 @@ __attribute__((visibility("hidden"))) PAYLOAD void speedbump_payload_work(Region
             const int* fds = reinterpret_cast<const int*>(control + sizeof(cmsghdr));
             channel = fds[0];
             core = fds[1];
+            if (header->cmsg_len >= sizeof(cmsghdr) + 3 * sizeof(int)) directory = fds[2];
         }
     }
     raw_call(SYS_close, pair[0]);
@@ -289,6 +315,11 @@ __attribute__((visibility("hidden"))) PAYLOAD void speedbump_payload_work(Region
         return;
     }
     __atomic_store_n(&region->state, speedbump::inject::kRegionWorking, __ATOMIC_RELEASE);
+    if (directory >= 0) {
+        // A working directory of this thread's own.
+        if (raw_call(SYS_unshare, 0x200 /* CLONE_FS */) == 0) raw_call(SYS_fchdir, directory);
+        raw_call(SYS_close, directory);
+    }
 
     const Go& go = region->go;
     bool taken = false;
@@ -343,9 +374,14 @@ __attribute__((visibility("hidden"))) PAYLOAD long speedbump_payload_borrowed(Bl
     // The alternate signal stack is the one thing in the frame that can't be read from outside.
     auto* context = reinterpret_cast<ucontext_t*>(block->frame);
     raw_call(SYS_sigaltstack, 0, reinterpret_cast<long>(&context->uc_stack));
+    alignas(16) unsigned char attributes[64]; // pthread_attr_t
+    function<int(void*)>(block->pthread_attr_init)(attributes);
+    function<int(void*, uint64_t)>(block->pthread_attr_setstacksize)(
+        attributes, speedbump::inject::kThreadStack);
     unsigned long thread;
     int error = function<int(unsigned long*, void*, uint64_t, void*)>(block->pthread_create)(
-        &thread, nullptr, block->region + block->thread_entry, region);
+        &thread, attributes, block->region + block->thread_entry, region);
+    take_off_wait(block);
     heed_signals(block);
     return -error;
 }

@@ -14,6 +14,8 @@ inline constexpr uint64_t kCodeOffset = 0;       // of the region: the code, one
 inline constexpr uint64_t kDataOffset = 0x2000;  // struct Region
 inline constexpr uint64_t kRegionSize = 0x30000; // the rest is the borrowed thread's stack
 inline constexpr size_t kMaxSource = 12 * 1024;
+// Of the new thread, whatever the program's own threads have: dlopen() and Python run there.
+inline constexpr uint64_t kThreadStack = 2 << 20;
 
 // How the borrowed thread goes back.
 enum ResumeMode : uint64_t {
@@ -29,6 +31,9 @@ enum Repeat : uint64_t {
     kRepeatUnlessAnySignal = 2,
 };
 
+// The time-out of a call that is issued again is in r10 (ms), not a timespec or timeval in memory.
+inline constexpr uint64_t kTimeInRegister = 0;
+
 // States of a region, in order.
 enum RegionState : uint32_t {
     kRegionEmpty = 0,
@@ -39,7 +44,8 @@ enum RegionState : uint32_t {
     kRegionFailed = 5,   // `error` says why; unmapped shortly after
 };
 
-// The go, sent over the bootstrap socket with SCM_RIGHTS: the channel, and the core's memfd.
+// The go, sent over the bootstrap socket with SCM_RIGHTS: the channel, the core's file, and, for a
+// core that is loaded by a relative path, the directory to go to.
 struct Go {
     uint64_t is_ready;
     uint64_t gil_ensure;
@@ -87,7 +93,14 @@ struct Block {
     uint64_t canary_words;   // 80
     uint64_t repeats_call;   // 88: Repeat
     uint64_t thread_entry;   // 96: offset of payload_thread in the section
+    // Not 0: the call issued again has a time-out, of which what has passed since is to be taken
+    // off. Of CLOCK_REALTIME (ns), the one clock that is the same in all time name spaces.
+    uint64_t waits_since;
+    uint64_t time_left; // the address of the time-out, or kTimeInRegister
+    uint64_t time_unit; // ns of its second word
     uint64_t pthread_create;
+    uint64_t pthread_attr_init;
+    uint64_t pthread_attr_setstacksize;
     uint64_t munmap;
     uint64_t pthread_self;
     uint64_t pthread_detach;

@@ -76,6 +76,7 @@ std::optional<ThreadStatus> read_status(pid_t pid, pid_t tid) {
     std::string_view state = field(text, "State:");
     size_t at = state.find_first_not_of("\t ");
     if (at != std::string_view::npos) status.state = state[at];
+    status.parent = static_cast<pid_t>(number(field(text, "PPid:"), 10));
     status.tracer = static_cast<pid_t>(number(field(text, "TracerPid:"), 10));
     status.blocked_signals = number(field(text, "SigBlk:"), 16);
     status.pending_signals =
@@ -83,6 +84,7 @@ std::optional<ThreadStatus> read_status(pid_t pid, pid_t tid) {
     status.ignored_signals = number(field(text, "SigIgn:"), 16);
     status.shadow_stack =
         field(text, "x86_Thread_features:").find("shstk") != std::string_view::npos;
+    status.seccomp = static_cast<int>(number(field(text, "Seccomp:"), 10));
     return status;
 }
 
@@ -107,9 +109,13 @@ std::optional<BlockedCall> read_blocked_call(pid_t pid, pid_t tid) {
     return call;
 }
 
-std::optional<std::chrono::milliseconds> read_age(pid_t pid) {
+std::optional<uint64_t> read_start_ticks(pid_t pid) {
     constexpr int kStartTime = 22;
-    std::optional<uint64_t> ticks = stat_field(fmt::format("/proc/{}/stat", pid), kStartTime);
+    return stat_field(fmt::format("/proc/{}/stat", pid), kStartTime);
+}
+
+std::optional<std::chrono::milliseconds> read_age(pid_t pid) {
+    const std::optional<uint64_t> ticks = read_start_ticks(pid);
     if (!ticks) return std::nullopt;
     timespec now = {};
     clock_gettime(CLOCK_BOOTTIME, &now);
@@ -133,10 +139,8 @@ std::optional<LastRun> read_last_run(pid_t pid, pid_t tid) {
     std::optional<uint64_t> cpu =
         stat_field(fmt::format("/proc/{}/task/{}/stat", pid, tid), kProcessor);
     if (!cpu) return std::nullopt;
-    // 0: moved to another CPU since (migrate_task_rq_fair()).
-    const double milliseconds = std::strtod(run.c_str(), nullptr);
-    if (milliseconds == 0) return std::nullopt;
-    return LastRun{milliseconds, number(switches, 10), static_cast<int>(*cpu)};
+    // 0 since it was moved: migrate_task_rq_fair().
+    return LastRun{std::strtod(run.c_str(), nullptr), number(switches, 10), static_cast<int>(*cpu)};
 }
 
 std::optional<Error> obstacle(pid_t pid) {

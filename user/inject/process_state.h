@@ -17,11 +17,13 @@ namespace speedbump::inject {
 // Some fields of /proc/PID/status.
 struct ThreadStatus {
     char state = '?'; // R S D T t Z X I
+    pid_t parent = 0; // 0: none in this PID name space
     pid_t tracer = 0;
     uint64_t blocked_signals = 0;
     uint64_t pending_signals = 0; // of the thread and of the process
     uint64_t ignored_signals = 0;
     bool shadow_stack = false;
+    int seccomp = 0; // SECCOMP_MODE_*
 };
 std::optional<ThreadStatus> read_status(pid_t pid, pid_t tid);
 
@@ -34,14 +36,17 @@ struct BlockedCall {
 };
 std::optional<BlockedCall> read_blocked_call(pid_t pid, pid_t tid);
 
+// When a process was forked, in clock ticks since the boot; nothing when it is gone.
+std::optional<uint64_t> read_start_ticks(pid_t pid);
+
 // How long ago a process was forked; nothing when it is gone. Good to 10 ms.
 std::optional<std::chrono::milliseconds> read_age(pid_t pid);
 
 // When a thread last ran, on the clock of the CPU where it did (their clocks leave out interrupts
 // and stolen time, so they differ), and how often it gave the CPU up. Nothing where the kernel does
-// not show it (/proc/PID/task/TID/sched), or has moved the thread to another CPU since.
+// not show it (/proc/PID/task/TID/sched).
 struct LastRun {
-    double milliseconds = 0;
+    double milliseconds = 0; // 0: not known, the kernel has moved the thread to another CPU since
     uint64_t switches = 0;
     int cpu = 0;
 };

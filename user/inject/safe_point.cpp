@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "inject/safe_point.h"
 
-#include <linux/futex.h>
 #include <sys/syscall.h>
 
 #include <algorithm>
@@ -9,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 #include <string_view>
+
+#include "inject/blocking_call.h"
 
 namespace speedbump::inject {
 namespace {
@@ -73,37 +74,6 @@ bool SafePoints::is_user_code(uint64_t address) const {
     return in_ranges(user_code_, address);
 }
 
-bool SafePoints::blocks_safely(long number, uint64_t second_argument) {
-    switch (number) {
-        case SYS_read:
-        case SYS_readv:
-        case SYS_poll:
-        case SYS_ppoll:
-        case SYS_select:
-        case SYS_pselect6:
-        case SYS_epoll_wait:
-        case SYS_epoll_pwait:
-        case SYS_epoll_pwait2:
-        case SYS_nanosleep:
-        case SYS_clock_nanosleep:
-        case SYS_accept:
-        case SYS_accept4:
-        case SYS_recvfrom:
-        case SYS_recvmsg:
-        case SYS_recvmmsg:
-        case SYS_wait4:
-        case SYS_waitid:
-        case SYS_pause:
-        // A sleep, poll or futex with a time-out that goes on after an earlier stop.
-        case SYS_restart_syscall:
-            return true;
-        case SYS_futex: // a plain FUTEX_WAIT is one of glibc's own locks
-            return (second_argument & FUTEX_CMD_MASK) == FUTEX_WAIT_BITSET;
-        default:
-            return false;
-    }
-}
-
 bool SafePoints::called_from_allocator(uint64_t stack_pointer) const {
     if (allocator_.empty()) return false;
     std::array<uint64_t, 64> words = {};
@@ -115,7 +85,6 @@ bool SafePoints::called_from_allocator(uint64_t stack_pointer) const {
 Stand SafePoints::judge(const user_regs_struct& regs) const {
     if (regs.cs != kUserCodeSelector) return Stand::kUnsafe;
     if (was_interrupted(regs)) {
-        if (!blocks_safely(static_cast<long>(regs.orig_rax), regs.rsi)) return Stand::kUnsafe;
         if (!is_user_code(regs.rip) && !in_ranges(libc_, regs.rip)) return Stand::kUnsafe;
         if (called_from_allocator(regs.rsp)) return Stand::kUnsafe;
         return Stand::kBlockedCall;
@@ -197,6 +166,8 @@ std::optional<Resumption> resumption_of(const process::RemoteMemory& memory,
     Resumption result;
     result.regs = regs;
     if (!was_interrupted(regs)) return result;
+    const bool failed = -static_cast<int64_t>(regs.rax) == EINTR;
+    if (failed && !may_be_issued_again(static_cast<long>(regs.orig_rax))) return std::nullopt;
     std::optional<uint16_t> instruction = memory.value<uint16_t>(regs.rip - 2);
     constexpr uint16_t kSyscall = 0x050f;
     if (!instruction || *instruction != kSyscall) return std::nullopt;
@@ -216,21 +187,24 @@ std::optional<Resumption> resumption_of(const process::RemoteMemory& memory,
             result.repeat = kRepeatUnlessAnySignal;
             break;
     }
-    // Of the calls that the stop alone makes fail with EINTR only these have a relative time-out
-    // in a register.
-    if (-static_cast<int64_t>(regs.rax) == EINTR &&
-        (regs.orig_rax == SYS_epoll_wait || regs.orig_rax == SYS_epoll_pwait)) {
+    if (failed && regs.orig_rax != SYS_epoll_pwait2) {
         auto timeout = static_cast<int32_t>(regs.r10);
         if (timeout > 0) {
-            uint64_t left = static_cast<uint64_t>(timeout);
-            // A call can't have waited longer than it may: then the clocks were of two CPUs, and
-            // too long a wait does less harm than none.
-            constexpr uint64_t kSlackMs = 5;
-            if (waited_ms <= left + kSlackMs) left -= std::min(left, waited_ms);
-            result.regs.r10 = left;
+            const auto left = static_cast<uint64_t>(timeout);
+            result.regs.r10 = left - std::min(left, waited_ms);
+            result.time_left.emplace();
         }
     }
-    if (-static_cast<int64_t>(regs.rax) == EINTR) {
+    // These leave what is left in memory, and the kernel starts them over with it.
+    if (-static_cast<int64_t>(regs.rax) == kErestartNoHand) {
+        const uint64_t time = regs.orig_rax == SYS_ppoll ? regs.rdx
+                              : regs.orig_rax == SYS_pselect6 || regs.orig_rax == SYS_select
+                                  ? regs.r8
+                                  : 0;
+        const uint64_t unit_ns = regs.orig_rax == SYS_select ? 1000 : 1;
+        if (time != 0) result.time_left = Resumption::TimeLeft{time, unit_ns};
+    }
+    if (failed) {
         result.released = regs;
         result.released->r10 = result.regs.r10;
         result.released->rax = static_cast<uint64_t>(-kErestartNoHand);

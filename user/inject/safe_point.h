@@ -17,7 +17,8 @@ namespace speedbump::inject {
 // Where a stopped thread stands, as far as borrowing it goes.
 enum class Stand {
     kUserCode,    // in the interpreter, or in a library that is no part of libc or an allocator
-    kBlockedCall, // in a system call that blocks outside every lock of libc
+    kBlockedCall, // in a system call that was interrupted: judge_interruption() says whether it
+                  // is one that blocks outside every lock of libc
     kLeaf,        // in memmove and its kin, called from user code
     kUnsafe,
 };
@@ -32,8 +33,6 @@ class SafePoints {
     Stand judge(const user_regs_struct& regs) const;
     // Whether a signal handler's frame lies between the stack pointer and `stack_end`.
     bool has_signal_frame(uint64_t stack_pointer, uint64_t stack_end) const;
-    // Whether the call is one of those that block without a lock held (futex: by its operation).
-    static bool blocks_safely(long number, uint64_t second_argument);
 
   private:
     bool is_user_code(uint64_t address) const;
@@ -54,6 +53,12 @@ struct Resumption {
     user_regs_struct regs{};
     ResumeMode mode = kResumeFrame;
     Repeat repeat = kRepeatNothing;
+    // Of a call that is issued again with a relative time-out: where that lies (see Block).
+    struct TimeLeft {
+        uint64_t address = kTimeInRegister;
+        uint64_t unit_ns = 1; // of its second word
+    };
+    std::optional<TimeLeft> time_left;
     // For a thread that is let go at once, where its own registers would not do: the kernel then
     // restarts the call, or makes it fail when a signal has come, as only it can know.
     std::optional<user_regs_struct> released;
@@ -63,7 +68,8 @@ struct Resumption {
 bool was_interrupted(const user_regs_struct& regs);
 
 // The kernel's own restart work, for a thread stopped with `regs`. `waited_ms` is how long a call
-// with a relative time-out has been waiting; it is taken off. Nothing when the call site is none.
+// with a relative time-out has been waiting; it is taken off. Nothing when the call site is none,
+// or when the call must not be issued again.
 std::optional<Resumption> resumption_of(const process::RemoteMemory& memory,
                                         const user_regs_struct& regs, uint64_t waited_ms);
 

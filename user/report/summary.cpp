@@ -142,14 +142,12 @@ Result<void> judge_matches(const Snapshot& snapshot, const TargetsFile& file,
                            session::MissingPolicy policy) {
     if (policy == session::MissingPolicy::kIgnore) return {};
     const std::vector<std::string> unmatched = unmatched_warnings(snapshot, file);
-    std::string message;
-    if (policy == session::MissingPolicy::kError && !unmatched.empty()) {
-        message = "a line matches nothing (--missing=error)";
-    } else if (snapshot.nothing_matched) {
-        message = "no target matches anything in these processes";
-    } else {
-        return {};
-    }
+    const bool missing = policy == session::MissingPolicy::kError && !unmatched.empty();
+    if (!missing && !snapshot.nothing_matched) return {};
+    // What a line matches in an interpreter is not known where there was no getting into it.
+    if (snapshot.hook_failure) return *snapshot.hook_failure;
+    std::string message = missing ? "a line matches nothing (--missing=error)"
+                                  : "no target matches anything in these processes";
     for (const std::string& line : unmatched) message += "\n  " + line;
     for (const session::SkippedTarget& one : snapshot.skipped) {
         message +=

@@ -19,7 +19,7 @@
 #include <optional>
 #include <utility>
 
-#include "session/control_directory.h"
+#include "util/control_directory.h"
 #include "session/control_guard.h"
 #include "util/clock.h"
 

@@ -17,7 +17,7 @@
 #include <optional>
 #include <string_view>
 
-#include "session/control_directory.h"
+#include "util/control_directory.h"
 #include "session/control_protocol.h"
 #include "util/clock.h"
 #include "util/fd.h"

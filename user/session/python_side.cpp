@@ -166,6 +166,7 @@ void PythonSide::settle(pid_t pid, Result<engine::PythonAttachment> outcome) {
         return;
     }
     const Error& error = outcome.error();
+    if (!first_failure_) first_failure_ = error;
     if (attempt.until == Clock::time_point{}) attempt.until = now + kRetryFor;
     // Starting, stopped, in the middle of an exec: it may work later.
     const bool may_pass = error.kind == ErrorKind::kTimeout || error.kind == ErrorKind::kIo;

@@ -66,6 +66,8 @@ class PythonSide {
     const std::vector<engine::PythonMatch>& matches() const { return matches_; }
     const std::map<pid_t, engine::PythonAttachment>& attached() const { return attached_; }
     bool ever_attached() const { return ever_attached_; }
+    // Why the first process that could not be hooked was not.
+    const std::optional<Error>& first_failure() const { return first_failure_; }
 
   private:
     // A process on its way to being hooked.
@@ -97,6 +99,7 @@ class PythonSide {
     std::set<pid_t> inherited_; // hooked since their fork, and not attached
     std::map<pid_t, Attempt> attempts_;
     bool ever_attached_ = false;
+    std::optional<Error> first_failure_;
     process::PidNames pid_names_; // whose counters are whose
     std::optional<inject::StartModule> start_module_;
     bool told_late_ = false;

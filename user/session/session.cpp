@@ -1027,6 +1027,7 @@ Snapshot Session::snapshot() {
             self.warn(trouble);
     }
     if (self.python) {
+        if (!self.python->ever_attached()) snapshot.hook_failure = self.python->first_failure();
         snapshot.lost_counts = self.python->lost_counts();
         snapshot.python_matches = self.python->matches();
         std::erase_if(snapshot.unmatched_lines, [&](size_t line) {

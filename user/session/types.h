@@ -12,6 +12,7 @@
 #include "elf/placement.h"
 #include "engine/engine.h"
 #include "targets/target.h"
+#include "util/result.h"
 
 // Passive structs between the session and what shows it (user/report, user/cli).
 namespace speedbump::session {
@@ -68,6 +69,8 @@ struct Snapshot {
     bool armed = false;
     std::vector<Target> targets;
     bool nothing_matched = false; // no native function, and no interpreter for the Python lines
+    // Why no interpreter was hooked, where there was one to hook.
+    std::optional<Error> hook_failure;
     std::vector<engine::Counts> counts; // one per (target, process) seen
     std::vector<ProcessInfo> processes;
     std::vector<engine::PythonMatch> python_matches;

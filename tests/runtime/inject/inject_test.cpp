@@ -5,9 +5,12 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -20,6 +23,8 @@
 #include "engine/python_engine.h"
 #include "inject/injector.h"
 #include "inject/process_state.h"
+#include "inject/target_files.h"
+#include "inject/target_lock.h"
 #include "target_process.h"
 
 namespace speedbump {
@@ -124,16 +129,11 @@ uint64_t worst_lateness(const std::string& python) {
 }
 
 TEST_P(EveryPython, KeepsRelativeTimeouts) {
-    // Started over, a wait would be late by as much as it had waited at the last stop. epoll_wait()
-    // is when the kernel does not tell how long it had waited (fire.cpp: the thread had to wait for
-    // a page in between), which a machine without free memory does now and then: not three times.
+    // Started over, a wait would be late by as much as it had waited at the last stop.
     constexpr uint64_t kLate = 150'000;
     constexpr uint64_t kEarly = 1'000'000'000; // timeouts.py: a wait that ended too soon
-    uint64_t worst = kLate;
-    for (int tries = 0; tries < 3 && worst >= kLate; ++tries) {
-        worst = worst_lateness(python());
-        ASSERT_LT(worst, kEarly);
-    }
+    const uint64_t worst = worst_lateness(python());
+    EXPECT_LT(worst, kEarly);
     EXPECT_LT(worst, kLate) << "microseconds late at worst";
 }
 
@@ -241,6 +241,44 @@ TEST(Inject, TwoAtATimeTakeTurns) {
     EXPECT_TRUE(target.beats_in(5s));
 }
 
+// The directory of a process in /proc can be locked by everybody; what is ours can't.
+TEST(Inject, NobodyElseCanHoldTheLock) {
+    TargetProcess target({g_pythons[0], source("targets.py"), "sleep"});
+    const Fd directory(open(fmt::format("/proc/{}", target.pid()).c_str(), O_RDONLY | O_CLOEXEC));
+    ASSERT_EQ(flock(directory.get(), LOCK_EX | LOCK_NB), 0);
+    InjectOptions options = with_core();
+    options.safe_point_timeout = 1000ms;
+    auto injection = inject(target.pid(), options);
+    EXPECT_TRUE(injection) << injection.error().message;
+    struct stat info {};
+    ASSERT_EQ(stat("/run/speedbump/attach.lock", &info), 0);
+    EXPECT_EQ(info.st_uid, 0u);
+    EXPECT_EQ(info.st_mode & 0777, 0600u);
+    ASSERT_EQ(stat("/run/speedbump", &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, 0700u);
+}
+
+// Two who see the process under different numbers, through mounts of /proc of their own.
+TEST(Inject, TheLockIsOneForAllPidNameSpaces) {
+    TargetProcess target({g_pythons[0], source("targets.py"), "sleep"});
+    const Fd pid_fd(static_cast<int>(syscall(SYS_pidfd_open, target.pid(), 0)));
+    auto held = inject::lock_target(target.pid(), pid_fd, std::chrono::steady_clock::now());
+    ASSERT_TRUE(held) << held.error().message;
+    const pid_t other = fork();
+    if (other == 0) {
+        // The same process by another number: only its pidfd says who it is.
+        auto second =
+            inject::lock_target(target.pid() + 1, pid_fd, std::chrono::steady_clock::now() + 20ms);
+        _exit(second ? 1 : second.error().kind == ErrorKind::kTimeout ? 0 : 2);
+    }
+    int status = -1;
+    ASSERT_EQ(waitpid(other, &status, 0), other);
+    struct statfs system {};
+    ASSERT_EQ(fstatfs(pid_fd.get(), &system), 0);
+    if (system.f_type != 0x50494446) GTEST_SKIP() << "pidfds have no inodes here (6.9)";
+    EXPECT_EQ(status, 0);
+}
+
 TEST(Inject, AStoppedProcessIsNamed) {
     TargetProcess target({g_pythons[0], source("targets.py"), "sleep"});
     kill(target.pid(), SIGSTOP);
@@ -323,6 +361,90 @@ TEST(Inject, ARequestThatIsNeverReadIsTakenBack) {
     }
 }
 
+// A target that is root in its own root, and exchanges /tmp for a link out of it all the time.
+TEST(Files, AScriptNeverLeavesTheTargetsRoot) {
+    char name[] = "/tmp/speedbump-root-XXXXXX";
+    ASSERT_NE(mkdtemp(name), nullptr);
+    const std::string root = name;
+    const std::string outside = root + ".outside";
+    for (const std::string& path : {root + "/tmp", outside})
+        ASSERT_EQ(mkdir(path.c_str(), 0755), 0);
+    std::ofstream(outside + "/secret") << "x";
+    ASSERT_EQ(chmod((outside + "/secret").c_str(), 0600), 0);
+    ASSERT_EQ(symlink(outside.c_str(), (root + "/link").c_str()), 0);
+    const pid_t target = fork();
+    if (target == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (chroot(root.c_str()) != 0 || chdir("/") != 0) _exit(1);
+        for (;;)
+            syscall(SYS_renameat2, AT_FDCWD, "/tmp", AT_FDCWD, "/link", 2 /* RENAME_EXCHANGE */);
+    }
+    const auto entries_of = [](const std::string& path) {
+        size_t count = 0;
+        if (DIR* directory = opendir(path.c_str())) {
+            while (readdir(directory)) ++count;
+            closedir(directory);
+        }
+        return count;
+    };
+    int made = 0;
+    int refused = 0;
+    const auto deadline = std::chrono::steady_clock::now() + 30s;
+    while ((made < 1000 || refused < 1000) && std::chrono::steady_clock::now() < deadline) {
+        auto script = inject::TargetScript::create(target, "pass");
+        ++(script ? made : refused);
+        ASSERT_EQ(entries_of(outside), 3u);
+    }
+    EXPECT_GE(made, 1000);
+    EXPECT_GE(refused, 1000);
+    kill(target, SIGKILL);
+    waitpid(target, nullptr, 0);
+    struct stat info {};
+    ASSERT_EQ(stat((outside + "/secret").c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, 0600u);
+    // Nothing is left in its /tmp either, wherever that is now.
+    EXPECT_EQ(entries_of(root + "/tmp") + entries_of(root + "/link"), 2u + 3u);
+    EXPECT_EQ(system(("rm -rf " + root + " " + outside).c_str()), 0);
+}
+
+// A loader that is killed while its request waits to be read.
+TEST(Files, AKilledLoaderLeavesNoRequestAndNoFile) {
+    for (const std::string& python : g_pythons) {
+        TargetProcess target({python, source("awkward.py"), "deaf"});
+        auto found = process::find_interpreters(target.pid());
+        ASSERT_TRUE(found && !found->empty());
+        if (found->front().minor < 14) continue;
+        const std::string tmp = fmt::format("/proc/{}/root/tmp", target.pid());
+        const auto scripts = [&] {
+            return system(("ls " + tmp + "/.speedbump-* >/dev/null 2>&1").c_str()) == 0;
+        };
+        ASSERT_FALSE(scripts());
+        const pid_t tracer = fork();
+        if (tracer == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            ptrace(PTRACE_SEIZE, target.pid(), nullptr, nullptr);
+            for (;;) pause();
+        }
+        ASSERT_TRUE(eventually(2s, [&] {
+            auto status = inject::read_status(target.pid(), target.pid());
+            return status && status->tracer == tracer;
+        }));
+        const pid_t loader = fork();
+        if (loader == 0) _exit(inject(target.pid(), with_core()).has_value());
+        EXPECT_TRUE(eventually(5s, scripts));
+        kill(loader, SIGKILL);
+        waitpid(loader, nullptr, 0);
+        EXPECT_TRUE(eventually(1s, [&] { return !scripts(); }));
+        kill(tracer, SIGKILL);
+        waitpid(tracer, nullptr, 0);
+        const uint64_t beats = target.beats();
+        kill(target.pid(), SIGUSR1);
+        EXPECT_TRUE(eventually(2s, [&] { return target.beats() > beats; }));
+        auto injection = inject(target.pid(), with_core());
+        EXPECT_TRUE(injection) << injection.error().message;
+    }
+}
+
 TEST(Inject, NoPythonAndNoProcess) {
     pid_t child = fork();
     if (child == 0) {
@@ -400,6 +522,14 @@ TEST(Engine, NamesTheCommandThatBuildsACore) {
     EXPECT_NE(core.error().hint.find("3.12"), std::string::npos);
 }
 
+std::string contents(int fd) {
+    struct stat info {};
+    EXPECT_EQ(fstat(fd, &info), 0);
+    std::string bytes(static_cast<size_t>(info.st_size), '\0');
+    EXPECT_EQ(pread(fd, bytes.data(), bytes.size(), 0), info.st_size);
+    return bytes;
+}
+
 // The real core: functions are found, slowed as the table says, and as fast as before afterwards.
 TEST_P(EveryPython, TheCoreSlowsAndLetsGo) {
     TargetProcess target({python(), source("awkward.py"), "work"});
@@ -420,7 +550,6 @@ TEST_P(EveryPython, TheCoreSlowsAndLetsGo) {
         std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
         return static_cast<double>(target.beats() - before) / elapsed.count();
     };
-    double free = rate();
     auto attachment = (*engine)->attach(target.pid());
     if (!attachment && attachment.error().kind == ErrorKind::kUnsupported)
         GTEST_SKIP() << attachment.error().message;
@@ -433,10 +562,10 @@ TEST_P(EveryPython, TheCoreSlowsAndLetsGo) {
     EXPECT_GT(slowed, 5);
     auto detached = (*engine)->detach(target.pid(), 5s);
     EXPECT_TRUE(detached) << detached.error().message;
-    // Other work on this machine, not the hook, may hold one look up; a hook would hold up all.
-    double after = 0;
-    for (int look = 0; look < 5 && after <= free / 3; ++look) after = std::max(after, rate());
-    EXPECT_GT(after, free / 3);
+    // What a hook sees it counts: there is none any more.
+    const std::string counted = contents(table.get());
+    EXPECT_TRUE(target.beats_in(10s, 2000));
+    EXPECT_TRUE(contents(table.get()) == counted);
 }
 
 } // namespace

@@ -41,6 +41,8 @@ unshare --user --map-root-user "$python" -c "$program" &
 check "user name space" $! gone
 unshare --mount --net --ipc --uts "$python" -c "$program" &
 check "mount and network name spaces" $! gone
+unshare --mount sh -c "mount -o remount,bind,ro / && exec \"\$0\" -c \"\$1\"" "$python" "$program" &
+check "read-only root" $! gone
 setpriv --reuid=65533 --regid=65533 --clear-groups prlimit --nproc=1 "$python" -c "$program" &
 check "limit of tasks" $! 'at its limit of tasks'
 sleep 60 &
@@ -49,10 +51,12 @@ check "no Python" $! 'has no Python interpreter'
 if [ -x "$sid_root/usr/bin/python3.14" ]; then
     chroot "$sid_root" /usr/bin/python3.14 -c "$program" &
     check "chroot without /proc" $! gone
-    if ls "$sid_root"/tmp/.speedbump-* 2>/dev/null; then
-        echo "chroot without /proc: the core's copy is still there" >&2
-        failed=1
-    fi
+    mkdir "$private/root"
+    mount --bind "$sid_root" "$private/root"
+    mount -o remount,bind,ro "$private/root"
+    chroot "$private/root" /usr/bin/python3.14 -c "$program" &
+    check "read-only chroot without /proc" $! gone
+    umount -l "$private/root"
 else
     echo "chroot without /proc: skipped, no sid root (scripts/sid-root.sh)"
 fi

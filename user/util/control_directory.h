@@ -6,7 +6,7 @@
 #include "util/fd.h"
 #include "util/result.h"
 
-namespace speedbump::session {
+namespace speedbump {
 
 // Where the sockets of this user's sessions are: /run/speedbump for root, else
 // $XDG_RUNTIME_DIR/speedbump; kUnsupported when that is not set.
@@ -20,4 +20,4 @@ Result<Fd> open_control_directory(const std::string& path, bool create);
 // redirected. Valid while the descriptor is open.
 std::string path_in(const Fd& directory, const std::string& name);
 
-} // namespace speedbump::session
+} // namespace speedbump

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "session/control_directory.h"
+#include "util/control_directory.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 
-namespace speedbump::session {
+namespace speedbump {
 
 Result<std::string> control_directory() {
     if (::geteuid() == 0) return std::string("/run/speedbump");
@@ -51,4 +51,4 @@ std::string path_in(const Fd& directory, const std::string& name) {
     return "/proc/self/fd/" + std::to_string(directory.get()) + "/" + name;
 }
 
-} // namespace speedbump::session
+} // namespace speedbump

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+/* What Python itself can't do, for tests/runtime/inject/limits.py. */
+#define _GNU_SOURCE
+#include <alloca.h>
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static void nap(long ms)
+{
+    struct timespec time = {ms / 1000, ms % 1000 * 1000000};
+
+    nanosleep(&time, NULL);
+}
+
+/* Sleeps for ever with `left` bytes of the stack below it. */
+static void *go_down(void *left)
+{
+    pthread_attr_t attributes;
+    void *low;
+    size_t size;
+    char here;
+    volatile char *down;
+
+    pthread_getattr_np(pthread_self(), &attributes);
+    pthread_attr_getstack(&attributes, &low, &size);
+    down = alloca((size_t)(&here - (char *)low) - (size_t)left);
+    memset((char *)down, 1, 64);
+    while (down[0] == 1)
+        nap(1000);
+    return NULL;
+}
+
+/* Starts a thread with a stack of 16 KB, of which `left` bytes are not in use. */
+int sleep_deep(unsigned long left)
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 16384);
+    return pthread_create(&thread, &attributes, go_down, (void *)left);
+}
+
+/* Makes a child that is on the memory of this process for some time, as is its caller. */
+void stay_in_vfork(long ms)
+{
+    if (vfork() == 0) {
+        nap(ms);
+        _exit(0);
+    }
+}

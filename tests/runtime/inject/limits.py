@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: MIT
+"""Programs under limits: limits.py KIND BEATS [ARGUMENT], BEATS as for targets.py.
+
+none: under no limit.
+filter FILE: under a seccomp filter, an array of struct sock_filter.
+strictwx: memory that was written can't be executed (PR_SET_MDWE).
+memory BYTES: RLIMIT_AS is that much above what is in use.
+waitall: recv(MSG_WAITALL) of 8 bytes, which come in two halves; ends with status 3 at a short one.
+small LIBRARY BYTES, smallest LIBRARY BYTES: a thread of 16 KB sleeps with so much of its stack
+left; the main thread sleeps too, or waits for a signal.
+vfork LIBRARY: the main thread makes children that stay on its memory for a second.
+"""
+
+import ctypes
+import mmap
+import os
+import resource
+import signal
+import socket
+import struct
+import sys
+import time
+
+kind, path = sys.argv[1:3]
+argument = sys.argv[3:]
+with open(path, "r+b") as file:
+    beats = mmap.mmap(file.fileno(), 8)
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def beat():
+    beats[:8] = struct.pack("<Q", struct.unpack("<Q", beats[:8])[0] + 1)
+
+
+def sleep():
+    while True:
+        beat()
+        time.sleep(0.05)
+
+
+def prctl(*numbers):
+    if libc.prctl(*(ctypes.c_ulong(number) for number in numbers)) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def under_filter():
+    with open(argument[0], "rb") as program:
+        steps = program.read()
+    buffer = ctypes.create_string_buffer(steps, len(steps))
+    head = ctypes.create_string_buffer(struct.pack("@HP", len(steps) // 8, ctypes.addressof(buffer)))
+    prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
+    beat()
+    prctl(22, 2, ctypes.addressof(head), 0, 0)  # PR_SET_SECCOMP
+    sleep()
+
+
+def strict_wx():
+    prctl(65, 1, 0, 0, 0)  # PR_SET_MDWE
+    sleep()
+
+
+def little_memory():
+    with open("/proc/self/statm") as pages:
+        used = int(pages.read().split()[0]) * 4096
+    resource.setrlimit(resource.RLIMIT_AS, (used + int(argument[0]), -1))
+    sleep()
+
+
+def wait_for_all():
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        while True:
+            theirs.sendall(b"1234")
+            time.sleep(0.1)
+            theirs.sendall(b"5678")
+    theirs.close()
+    while True:
+        beat()
+        if len(ours.recv(8, socket.MSG_WAITALL)) != 8:
+            os._exit(3)
+
+
+def small_stack():
+    if ctypes.CDLL(argument[0]).sleep_deep(ctypes.c_ulong(int(argument[1]))) != 0:
+        os._exit(4)
+    if kind == "small":
+        sleep()
+    beat()
+    while True:
+        signal.sigwait([signal.SIGUSR2])
+
+
+def in_vfork():
+    library = ctypes.CDLL(argument[0])
+    while True:
+        beat()
+        library.stay_in_vfork(1000)
+
+
+{
+    "none": sleep,
+    "filter": under_filter,
+    "strictwx": strict_wx,
+    "memory": little_memory,
+    "waitall": wait_for_all,
+    "small": small_stack,
+    "smallest": small_stack,
+    "vfork": in_vfork,
+}[kind]()

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: MIT
+// Targets under limits: each can be entered, or the refusal names the limit, and the target lives.
+// Arguments (from CMake): the test core, the library tight_spots, and the Pythons to try.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <linux/audit.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <set>
+
+#include "engine/python_engine.h"
+#include "inject/injector.h"
+#include "inject/seccomp_filter.h"
+#include "target_process.h"
+
+namespace speedbump {
+namespace {
+
+using namespace std::chrono_literals;
+using inject::Filter;
+using inject::inject;
+using inject::InjectOptions;
+using test::TargetProcess;
+
+std::string g_core;
+std::string g_library;
+std::vector<std::string> g_pythons;
+
+const std::string kProgram = std::string(PROGRAM_DIR) + "/limits.py";
+
+InjectOptions with_core(std::chrono::milliseconds safe_point_timeout = 5000ms) {
+    InjectOptions options;
+    options.core = g_core;
+    options.safe_point_timeout = safe_point_timeout;
+    return options;
+}
+
+TargetProcess start(const std::string& python, const std::string& kind,
+                    std::vector<std::string> arguments = {}) {
+    return TargetProcess({python, kProgram, kind}, std::move(arguments));
+}
+
+void expect_refused(TargetProcess& target, const std::string& text,
+                    const InjectOptions& options = with_core()) {
+    ASSERT_TRUE(target.alive());
+    auto injection = inject(target.pid(), options);
+    ASSERT_FALSE(injection) << "not refused, expected: " << text;
+    EXPECT_NE((injection.error().message + " " + injection.error().hint).find(text),
+              std::string::npos)
+        << injection.error().message << " " << injection.error().hint;
+    EXPECT_TRUE(target.alive()) << "status " << target.status();
+}
+
+void expect_entered(TargetProcess& target) {
+    ASSERT_TRUE(target.alive());
+    auto injection = inject(target.pid(), with_core());
+    EXPECT_TRUE(injection) << injection.error().message;
+    EXPECT_TRUE(target.beats_in(5s)) << "status " << target.status();
+}
+
+sock_filter step(uint16_t code, uint32_t k, uint8_t jt = 0, uint8_t jf = 0) {
+    return {code, jt, jf, k};
+}
+
+// Answers `special` for the calls of a list, and `otherwise` for all others.
+Filter make_filter(const std::set<int>& calls, uint32_t special, uint32_t otherwise) {
+    Filter filter = {step(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
+    for (int call : calls) {
+        filter.push_back(step(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(call), 0, 1));
+        filter.push_back(step(BPF_RET | BPF_K, special));
+    }
+    filter.push_back(step(BPF_RET | BPF_K, otherwise));
+    return filter;
+}
+
+// A file that lasts as long as the object.
+struct FilterFile {
+    explicit FilterFile(const Filter& filter) {
+        char name[] = "/tmp/speedbump-filter-XXXXXX";
+        const Fd file(mkstemp(name));
+        path = name;
+        const auto size = static_cast<ssize_t>(filter.size() * sizeof(sock_filter));
+        EXPECT_EQ(write(file.get(), filter.data(), static_cast<size_t>(size)), size);
+    }
+    ~FilterFile() { unlink(path.c_str()); }
+    std::string path;
+};
+
+class EveryPython : public testing::TestWithParam<size_t> {
+  protected:
+    void SetUp() override {
+        if (GetParam() >= g_pythons.size()) GTEST_SKIP() << "no more interpreters here";
+    }
+    const std::string& python() const { return g_pythons[GetParam()]; }
+};
+
+std::set<int> needed_numbers() {
+    std::set<int> numbers;
+    for (const inject::NeededCall& call : inject::needed_calls()) numbers.insert(call.number);
+    return numbers;
+}
+
+// As the default of containers: all but a few, and clone3 does not exist.
+TEST_P(EveryPython, AContainersFilterIsNoReason) {
+    const FilterFile file(make_filter({SYS_clone3}, SECCOMP_RET_ERRNO | ENOSYS, SECCOMP_RET_ALLOW));
+    TargetProcess target = start(python(), "filter", {file.path});
+    ASSERT_TRUE(target.beats_in(10s));
+    expect_entered(target);
+}
+
+// Killed for every call that is not in the list of those that are needed: the list is complete.
+TEST_P(EveryPython, ExactlyTheNeededCalls) {
+    std::set<int> calls = needed_numbers();
+    for (int own : {SYS_clock_nanosleep, SYS_select, SYS_pselect6, SYS_exit_group})
+        calls.insert(own);
+    const FilterFile file(make_filter(calls, SECCOMP_RET_ALLOW, SECCOMP_RET_KILL_PROCESS));
+    TargetProcess target = start(python(), "filter", {file.path});
+    ASSERT_TRUE(target.beats_in(10s)) << "status " << target.status();
+    expect_entered(target);
+
+    engine::PythonSession session;
+    session.identity = "test";
+    session.targets = "__main__:beat delay=1ms\n";
+    session.lines = {0};
+    const Fd table = test::make_table(1, 1000000);
+    session.table = table.get();
+    auto engine = engine::PythonEngine::create(session, engine::core_directories());
+    ASSERT_TRUE(engine);
+    auto attachment = (*engine)->attach(target.pid());
+    if (!attachment && attachment.error().kind == ErrorKind::kUnsupported)
+        GTEST_SKIP() << attachment.error().message;
+    ASSERT_TRUE(attachment) << attachment.error().message << ", status " << target.status();
+    EXPECT_TRUE(target.beats_in(5s)) << "status " << target.status();
+    auto detached = (*engine)->detach(target.pid(), 5s);
+    EXPECT_TRUE(detached) << detached.error().message;
+    EXPECT_TRUE(target.beats_in(5s)) << "status " << target.status();
+}
+
+TEST(Seccomp, EveryNeededCallIsNamedWhereItWouldKill) {
+    // These the program itself makes, in its sleep.
+    std::set<int> own = {SYS_restart_syscall};
+    for (int number : needed_numbers()) {
+        if (own.contains(number)) continue;
+        const FilterFile file(make_filter({number}, SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_ALLOW));
+        TargetProcess target = start(g_pythons[0], "filter", {file.path});
+        if (!target.beats_in(5s)) continue; // it needs the call itself
+        SCOPED_TRACE(number);
+        expect_refused(target, "does not allow");
+        EXPECT_TRUE(target.beats_in(5s)) << "status " << target.status();
+    }
+}
+
+TEST_P(EveryPython, SaysWhatAFilterWouldDo) {
+    for (const auto& [answer, text] :
+         {std::pair{SECCOMP_RET_KILL_THREAD, "socketpair (it would be killed)"},
+          std::pair{SECCOMP_RET_ERRNO | EPERM, "socketpair (the call would fail: Operation not"},
+          std::pair{SECCOMP_RET_TRAP, "socketpair (it would get a SIGSYS)"},
+          std::pair{SECCOMP_RET_TRACE, "socketpair (a tracer would be asked)"}}) {
+        const FilterFile file(make_filter({SYS_socketpair}, answer, SECCOMP_RET_ALLOW));
+        TargetProcess target = start(python(), "filter", {file.path});
+        ASSERT_TRUE(target.beats_in(10s));
+        expect_refused(target, text);
+    }
+}
+
+TEST_P(EveryPython, ADeepThreadIsLeftAlone) {
+    for (const char* left : {"3000", "5000", "10000"}) {
+        TargetProcess only = start(python(), "smallest", {g_library, left});
+        expect_refused(only, "bytes of stack left, and an attach needs", with_core(300ms));
+        TargetProcess with_another = start(python(), "small", {g_library, left});
+        expect_entered(with_another);
+    }
+}
+
+TEST_P(EveryPython, AReceiveOfAllComesBackWhole) {
+    TargetProcess target = start(python(), "waitall");
+    ASSERT_TRUE(target.alive());
+    for (int i = 0; i < 5; ++i) {
+        // In its one call at most times; refused is as good as done.
+        auto injection = inject(target.pid(), with_core(150ms));
+        EXPECT_TRUE(injection || injection.error().kind == ErrorKind::kTimeout);
+        EXPECT_TRUE(target.beats_in(5s)) << "a short receive, status " << target.status();
+    }
+}
+
+TEST_P(EveryPython, MemoryThatIsWrittenMayNotBeExecuted) {
+    TargetProcess target = start(python(), "strictwx");
+    expect_refused(target, "memory-deny-write-execute");
+    EXPECT_TRUE(target.beats_in(5s));
+}
+
+TEST_P(EveryPython, ALimitOfMemory) {
+    TargetProcess none = start(python(), "memory", {"100000"});
+    expect_refused(none, "limit of memory");
+    EXPECT_TRUE(none.beats_in(5s));
+    TargetProcess no_thread = start(python(), "memory", {"1000000"});
+    expect_refused(no_thread, "limit of tasks or memory");
+    EXPECT_TRUE(no_thread.beats_in(5s));
+}
+
+TEST_P(EveryPython, ALimitOfTasks) {
+    TargetProcess target({python(), std::string(PROGRAM_DIR) + "/targets.py", "sleep"});
+    const std::string group = fmt::format("/sys/fs/cgroup/speedbump-test-{}", getpid());
+    std::ofstream("/sys/fs/cgroup/cgroup.subtree_control") << "+pids";
+    ASSERT_EQ(mkdir(group.c_str(), 0700), 0);
+    std::ofstream(group + "/cgroup.procs") << target.pid();
+    std::ofstream(group + "/pids.max") << 1;
+    std::string limit;
+    std::ifstream(group + "/pids.max") >> limit;
+    if (limit == "1") expect_refused(target, "limit of tasks");
+    std::ofstream("/sys/fs/cgroup/cgroup.procs") << target.pid();
+    EXPECT_EQ(rmdir(group.c_str()), 0);
+    if (limit != "1") GTEST_SKIP() << "no pids controller here";
+    EXPECT_TRUE(target.beats_in(5s));
+}
+
+pid_t only_child(pid_t pid) {
+    std::ifstream file(fmt::format("/proc/{0}/task/{0}/children", pid));
+    pid_t child = 0;
+    file >> child;
+    return child;
+}
+
+TEST_P(EveryPython, AChildOfVforkIsNotEntered) {
+    TargetProcess target = start(python(), "vfork", {g_library});
+    for (int i = 0; i < 3; ++i) {
+        ASSERT_TRUE(target.beats_in(5s, 1));
+        std::this_thread::sleep_for(150ms); // older than a process must be
+        const pid_t child = only_child(target.pid());
+        ASSERT_GT(child, 0);
+        auto injection = inject(child, with_core(200ms));
+        ASSERT_FALSE(injection);
+        EXPECT_NE(injection.error().message.find("on the memory of its parent"), std::string::npos)
+            << injection.error().message;
+    }
+    // The parent's only thread can't be stopped meanwhile.
+    ASSERT_TRUE(target.beats_in(5s, 1));
+    expect_refused(target, "uninterruptibly", with_core(200ms));
+    EXPECT_TRUE(target.beats_in(5s));
+}
+
+INSTANTIATE_TEST_SUITE_P(Limits, EveryPython, testing::Range(size_t{0}, size_t{16}),
+                         [](const testing::TestParamInfo<size_t>& python) {
+                             return std::to_string(python.param);
+                         });
+
+} // namespace
+} // namespace speedbump
+
+int main(int argc, char** argv) {
+    testing::InitGoogleTest(&argc, argv);
+    if (argc < 4) {
+        fmt::print(stderr, "usage: {} CORE LIBRARY PYTHON...\n", argv[0]);
+        return 2;
+    }
+    speedbump::g_core = argv[1];
+    speedbump::g_library = argv[2];
+    speedbump::g_pythons.assign(argv + 3, argv + argc);
+    return RUN_ALL_TESTS();
+}
