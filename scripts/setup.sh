@@ -45,8 +45,9 @@ packages_of() {
         ;;
     test)
         echo libgtest-dev libgmock-dev clang-format shellcheck mandoc strace python3 \
-            python3-pytest redis-server redis-tools nginx postgresql apache2-utils gcc procps \
-            util-linux xz-utils zsh fish gunicorn python3-flask chromium python3-pip python3-venv golang-go \
+            python3-pytest python3-numpy redis-server redis-tools nginx postgresql apache2-utils gcc \
+            procps util-linux xz-utils zsh fish gunicorn python3-flask chromium python3-pip \
+            python3-venv golang-go \
             "$newer" debootstrap
         ;;
     demo) echo redis-server redis-tools gunicorn python3-flask apache2-utils python3 procps ;;

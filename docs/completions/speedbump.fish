@@ -83,7 +83,7 @@ complete -c speedbump -n $discover -l native -x -d 'count only these native func
 complete -c speedbump -n $discover -l no-native -d 'no native functions'
 complete -c speedbump -n $discover -l no-python -d 'no Python stacks'
 complete -c speedbump -n $discover -l budget -x -d 'percent of a CPU for counting'
-complete -c speedbump -n $discover -l rate -x -d 'Python samples per second'
+complete -c speedbump -n $discover -l rate -x -d 'samples per second'
 complete -c speedbump -n $discover -l top -x -d 'candidates of each world'
 complete -c speedbump -n $discover -l collapsed -r -d 'write stacks for flame graphs'
 

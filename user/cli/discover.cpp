@@ -34,7 +34,7 @@ struct DiscoverArguments {
     bool no_native = false;
     bool no_python = false;
     double budget = 5; // percent of one CPU
-    unsigned rate = 100;
+    unsigned rate = 99;
     size_t top = 20;
     std::string collapsed_path;
     std::string targets_path;
@@ -59,6 +59,37 @@ bool is_readable(int fd) {
     return poll(&wait, 1, 0) > 0;
 }
 
+// Samples, and counts afterwards: a probe takes longer than many a function, so that samples taken
+// beside it would show where the probes are.
+Result<void> look(const DiscoverArguments& arguments, const targets::TargetsFile& lines,
+                  const std::function<bool()>& interrupted, report::Discovery& discovery) {
+    const auto duration = arguments.duration.value_or(std::chrono::seconds(10));
+    session::StackSurveyOptions sampling;
+    sampling.list = [&arguments] {
+        return arguments.follow_children ? with_descendants(arguments.pids) : arguments.pids;
+    };
+    sampling.rate = arguments.rate;
+    sampling.with_python = !arguments.no_python;
+    sampling.with_native =
+        !arguments.no_native && engine::require_attach_rights(engine::probe_features());
+    sampling.duration = sampling.with_native ? duration / 2 : duration;
+    std::thread sampler([&] {
+        if (sampling.with_python || sampling.with_native)
+            discovery.stacks = session::survey_stacks(sampling, interrupted);
+    });
+    std::optional<Result<session::NativeSurvey>> survey;
+    if (!arguments.no_native)
+        survey = session::NativeSurvey::prepare(
+            {discovery.pids, arguments.budget / 100, !arguments.native.empty()}, lines);
+    sampler.join();
+    if (!survey) return {};
+    if (!*survey) return survey->error();
+    auto counted = (*survey)->count(discovery.stacks.profile, duration / 2, interrupted);
+    if (!counted) return std::move(counted).error();
+    discovery.survey = std::move(*counted);
+    return {};
+}
+
 Result<int> discover(const DiscoverArguments& arguments) {
     auto output = Output::open(arguments.output);
     if (!output) return std::move(output).error();
@@ -77,34 +108,11 @@ Result<int> discover(const DiscoverArguments& arguments) {
     auto signals = Signals::install();
     if (!signals) return std::move(signals).error();
     const std::function<bool()> interrupted = [&signals] { return is_readable(signals->fd()); };
-    const auto duration = arguments.duration.value_or(std::chrono::seconds(10));
     const Clock::time_point start = Clock::now();
-
-    session::StackSurveyOptions sampling;
-    sampling.list = [&arguments] {
-        return arguments.follow_children ? with_descendants(arguments.pids) : arguments.pids;
-    };
-    sampling.duration = duration;
-    sampling.rate = arguments.rate;
-    sampling.with_python = !arguments.no_python;
-    sampling.with_native =
-        !arguments.no_native && engine::require_attach_rights(engine::probe_features());
-    std::thread sampler([&] {
-        if (sampling.with_python || sampling.with_native)
-            discovery.stacks = session::survey_stacks(sampling, interrupted);
-    });
-    Result<session::Survey> survey = session::Survey{};
-    if (!arguments.no_native)
-        survey = session::survey_native(
-            {discovery.pids, duration, arguments.budget / 100, !arguments.native.empty()}, *lines,
-            interrupted);
-    sampler.join();
-    if (!survey && discovery.stacks.profile.stacks() == 0) return std::move(survey).error();
-    if (!survey)
-        discovery.notes.push_back("native functions: " + survey.error().message);
-    else if (!arguments.no_native)
-        discovery.survey = std::move(*survey);
+    const auto counted = look(arguments, *lines, interrupted, discovery);
     discovery.duration = Clock::now() - start;
+    if (!counted && discovery.stacks.profile.stacks() == 0) return counted.error();
+    if (!counted) discovery.notes.push_back("native functions: " + counted.error().message);
 
     if (arguments.output.json)
         output->write_line(report::discovery_json(make_context("discover"), discovery));
@@ -131,7 +139,8 @@ void add_discover(CLI::App& app, Action& action) {
     add_pids(*command, arguments->pids)->required();
     command->add_flag("!--no-children", arguments->follow_children,
                       "leave the descendants of the processes alone");
-    add_duration(*command, "--for", arguments->duration, "how long to look (10s)");
+    add_duration(*command, "--for", arguments->duration,
+                 "how long to look (10s): half of it samples, half of it counts");
     command
         ->add_option("--native", arguments->native,
                      "count only these native functions: SYMBOL or BINARY:SYMBOL; may be repeated")
@@ -145,7 +154,7 @@ void add_discover(CLI::App& app, Action& action) {
         ->add_option("--budget", arguments->budget, "percent of one CPU that counting may cost (5)")
         ->type_name("PERCENT")
         ->check(CLI::Range(0.1, 100.0));
-    command->add_option("--rate", arguments->rate, "samples of each thread per second (100)")
+    command->add_option("--rate", arguments->rate, "samples of each thread per second (99)")
         ->type_name("N")
         ->check(CLI::Range(1U, 10000U));
     command->add_option("--top", arguments->top, "candidates of each world (20; 0: all)")
@@ -161,8 +170,9 @@ void add_discover(CLI::App& app, Action& action) {
     command->add_flag("-v,--verbose", arguments->output.verbose,
                       "name the functions that were never called");
     command->footer(
-        "Whole stacks, native and Python, are sampled; native calls are counted by probes, in "
-        "batches,\nthat take out what is called too often for the budget. Nothing is delayed.\n"
+        "For half of the time whole stacks, native and Python, are sampled; then the calls of "
+        "native\n"
+        "functions are counted by probes, those seen in the stacks first. Nothing is delayed.\n"
         "Examples:\n"
         "  speedbump discover --pid $(pidof redis-server) --for 10s -o targets.txt\n"
         "  speedbump discover --pid $(pidof -s gunicorn) --native 'libsqlite3*:*'");

@@ -25,7 +25,9 @@ namespace speedbump::inspect {
 namespace {
 
 constexpr size_t kMostFrames = 4096;
-constexpr auto kLookAgain = std::chrono::seconds(1); // for libraries mapped meanwhile
+// For libraries mapped meanwhile: the longer nothing has changed, the more seldom.
+constexpr Clock::duration kLookSoon = std::chrono::milliseconds(10);
+constexpr Clock::duration kLookAgain = std::chrono::seconds(1);
 constexpr const char* kVdso = "[vdso]";
 
 // Where in struct pt_regs (x86-64) the registers lie that DWARF counts: rax, rdx, rcx, rbx, rsi,
@@ -116,7 +118,7 @@ class NativeUnwinder::Impl {
   public:
     explicit Impl(pid_t pid) : pid_(pid) {}
 
-    Result<void> map_files();
+    Result<bool> map_files();
     NativeStack unwind(Registers registers, std::span<const char> stack);
 
   private:
@@ -126,6 +128,7 @@ class NativeUnwinder::Impl {
     static bool set_registers(Dwfl_Thread* thread, void* self);
     static int add_frame(Dwfl_Frame* frame, void* self);
 
+    void follow();
     Result<void> report_modules(const std::vector<process::Mapping>& mappings);
     void add_vdso();
     File* file_of(const process::Mapping& mapping);
@@ -143,6 +146,7 @@ class NativeUnwinder::Impl {
     std::deque<NativeFunction> functions_;
     const NativeFunction* nowhere_ = nullptr;
     Clock::time_point looked_at_{};
+    Clock::duration look_after_ = kLookSoon; // when a stack leads nowhere
 
     // Of the stack that is unwound.
     Registers registers_;
@@ -211,8 +215,8 @@ void NativeUnwinder::Impl::add_vdso() {
         (void)fd.release();
 }
 
-// Looks at what the process maps; cheap when that is what it was.
-Result<void> NativeUnwinder::Impl::map_files() {
+// Looks at what the process maps; cheap when that is what it was. Whether it was not.
+Result<bool> NativeUnwinder::Impl::map_files() {
     looked_at_ = Clock::now();
     auto mappings = process::read_maps(pid_);
     if (!mappings) return std::move(mappings).error();
@@ -223,10 +227,11 @@ Result<void> NativeUnwinder::Impl::map_files() {
     };
     if (dwfl_ &&
         std::equal(mappings->begin(), mappings->end(), mappings_.begin(), mappings_.end(), is_same))
-        return {};
+        return false;
     mappings_ = std::move(*mappings);
     vdso_ = find_vdso(pid_);
-    return report_modules(mappings_);
+    if (auto reported = report_modules(mappings_); !reported) return std::move(reported).error();
+    return true;
 }
 
 const NativeFunction* NativeUnwinder::Impl::name(File& file, uint64_t file_offset) {
@@ -319,13 +324,23 @@ int NativeUnwinder::Impl::add_frame(Dwfl_Frame* frame, void* self) {
     return impl.result_.frames.size() < kMostFrames ? DWARF_CB_OK : DWARF_CB_ABORT;
 }
 
-NativeStack NativeUnwinder::Impl::unwind(Registers registers, std::span<const char> stack) {
+void NativeUnwinder::Impl::follow() {
     result_ = {};
+    result_.is_complete = dwfl_getthread_frames(dwfl_.get(), 1, add_frame, this) == 0;
+}
+
+NativeStack NativeUnwinder::Impl::unwind(Registers registers, std::span<const char> stack) {
     if (registers.size() < kRegisterWords) return {};
     if (Clock::now() > looked_at_ + kLookAgain && !map_files()) return {};
     registers_ = registers;
     stack_ = stack;
-    result_.is_complete = dwfl_getthread_frames(dwfl_.get(), 1, add_frame, this) == 0;
+    follow();
+    if (!result_.is_complete && Clock::now() > looked_at_ + look_after_) {
+        const auto changed = map_files();
+        if (!changed) return {};
+        look_after_ = *changed ? kLookSoon : std::min(2 * look_after_, kLookAgain);
+        if (*changed) follow();
+    }
     const NativeFunction* innermost =
         result_.frames.empty() ? nullptr : result_.frames.front().function;
     if (innermost == nullptr || innermost->runs_python ||

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "inspect/profile.h"
 
+#include <algorithm>
 #include <fstream>
 #include <set>
 
@@ -36,6 +37,18 @@ const std::string& Profile::thread_name(pid_t pid, pid_t tid) {
         if (entry->second.empty()) entry->second = "thread";
     }
     return entry->second;
+}
+
+std::vector<const Profile::NativeKey*> Profile::busiest_native() const {
+    std::vector<std::pair<const NativeKey*, const FunctionUse*>> uses;
+    for (const auto& [key, use] : native_functions_) uses.emplace_back(&key, &use);
+    std::stable_sort(uses.begin(), uses.end(), [](const auto& a, const auto& b) {
+        return std::tuple(a.second->active, a.second->self, a.second->total) >
+               std::tuple(b.second->active, b.second->self, b.second->total);
+    });
+    std::vector<const NativeKey*> keys;
+    for (const auto& [key, use] : uses) keys.push_back(key);
+    return keys;
 }
 
 void Profile::add(const Sampled& thread, const std::vector<WholeFrame>& frames) {

@@ -69,6 +69,8 @@ class Profile {
     const std::map<Key, FunctionUse>& functions() const { return functions_; }
     // Those that the symbol tables name.
     const std::map<NativeKey, FunctionUse>& native_functions() const { return native_functions_; }
+    // The same, innermost in most stacks first: of threads that were active, then of all.
+    std::vector<const NativeKey*> busiest_native() const;
     // Stacks as flame graph tools take them, outermost first, with their counts:
     // "python3 (12);main (app.py:3);render (views.py:40);sqlite3_step (libsqlite3.so.0)".
     const std::map<std::string, uint64_t>& collapsed() const { return collapsed_; }

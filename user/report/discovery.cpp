@@ -44,6 +44,7 @@ struct NativeEntry {
     std::string name;
     const FunctionUse* use = nullptr;          // in the stacks; nullptr: in none
     const SurveyedFunction* counted = nullptr; // its calls; nullptr: it was not watched
+    std::string not_counted;                   // why not
     double calls_per_second() const { return counted != nullptr ? counted->calls_per_second() : 0; }
     // Not called while it was watched, so that a delay would not show: main(), an event loop.
     bool is_never_called() const { return counted != nullptr && counted->calls.empty(); }
@@ -51,12 +52,21 @@ struct NativeEntry {
     uint64_t total() const { return use != nullptr ? use->total : 0; }
 };
 
+std::string why_not_counted(const session::Survey& survey, const session::FunctionPlace& place,
+                            const std::string& name) {
+    const auto known = survey.not_counted.find(place);
+    if (known != survey.not_counted.end()) return known->second;
+    for (const process::Skipped& one : survey.skipped)
+        if (one.path == place.first && one.name == name) return one.reason;
+    return "no symbol table names it as a function";
+}
+
 // What takes most of the CPUs' time first, then what is called most often.
 std::vector<NativeEntry> ranked_native(const Discovery& discovery) {
     std::map<std::pair<std::string, uint64_t>, NativeEntry> entries; // by path and offset
     for (const auto& [key, use] : discovery.stacks.profile.native_functions())
         if (key.path.starts_with('/'))
-            entries[{key.path, key.entry_offset}] = {key.path, key.name, &use, nullptr};
+            entries[{key.path, key.entry_offset}] = {key.path, key.name, &use, nullptr, ""};
     if (discovery.survey)
         for (const SurveyedFunction& function : discovery.survey->functions) {
             const std::pair place(function.match.path, function.match.entry_offset);
@@ -68,8 +78,11 @@ std::vector<NativeEntry> ranked_native(const Discovery& discovery) {
             entry.counted = &function;
         }
     std::vector<NativeEntry> list;
-    for (auto& [place, entry] : entries)
+    for (auto& [place, entry] : entries) {
+        if (entry.counted == nullptr && discovery.survey)
+            entry.not_counted = why_not_counted(*discovery.survey, place, entry.name);
         if (entry.counted != nullptr || !discovery.counted_only) list.push_back(std::move(entry));
+    }
     std::stable_sort(list.begin(), list.end(), [](const NativeEntry& a, const NativeEntry& b) {
         return std::tuple(!a.is_never_called(), a.active(), a.calls_per_second(), a.total()) >
                std::tuple(!b.is_never_called(), b.active(), b.calls_per_second(), b.total());
@@ -89,6 +102,11 @@ std::string busiest_thread(const FunctionUse& use) {
     if (most == use.threads.end()) return "";
     const size_t others = use.threads.size() - 1;
     return printable(most->first) + (others > 0 ? fmt::format(" +{}", others) : "");
+}
+
+// "~": counted in moments only.
+std::string rate_of(const SurveyedFunction& function) {
+    return (function.is_dear ? "~" : "") + show_rate(function.calls_per_second());
 }
 
 std::string native_line(const NativeEntry& entry) {
@@ -143,11 +161,21 @@ std::string native_table(const Discovery& discovery, const std::vector<NativeEnt
                        share(&FunctionUse::active, profile.active_stacks()),
                        entry.counted == nullptr  ? "?"
                        : entry.is_never_called() ? "never"
-                                                 : show_rate(entry.calls_per_second()),
+                                                 : rate_of(*entry.counted),
                        entry.counted == nullptr ? "?" : show_count(entry.counted->calls.size()),
                        printable(entry.path + ":" + entry.name)});
     }
-    return table.render(style);
+    std::string text = table.render(style);
+    if (std::any_of(entries.begin(), entries.end(), [](const NativeEntry& entry) {
+            return entry.counted != nullptr && entry.counted->is_dear;
+        }))
+        text +=
+            "~: counted in moments only, as more would cost more than --budget; the program\n"
+            "   was slower in them, so that the true rate may be higher\n";
+    for (const NativeEntry& entry : entries)
+        if (!entry.not_counted.empty())
+            text += printable("not counted: " + entry.name + ": " + entry.not_counted) + "\n";
+    return text;
 }
 
 // "f, g, h and 2 more"
@@ -162,19 +190,27 @@ std::string some_of(const std::set<std::string>& names) {
     return text;
 }
 
-std::string survey_lines(const session::Survey& survey, size_t top, bool verbose) {
-    const auto never =
+size_t never_called(const session::Survey& survey) {
+    return static_cast<size_t>(
         std::count_if(survey.functions.begin(), survey.functions.end(),
-                      [](const SurveyedFunction& function) { return function.calls.empty(); });
+                      [](const SurveyedFunction& function) { return function.calls.empty(); }));
+}
+
+std::string survey_lines(const session::Survey& survey, size_t top, bool verbose) {
     std::string text = fmt::format(
         "{} native functions watched, {} of them never called; counting took {} of a CPU\n",
-        show_count(survey.functions.size()), show_count(static_cast<uint64_t>(never)),
+        show_count(survey.functions.size()), show_count(never_called(survey)),
         show_share(survey.added_cpu));
     if (survey.not_watched > 0)
         text += fmt::format(
             "{} functions not watched for lack of time: try a longer --for, or "
             "--native GLOB\n",
             show_count(survey.not_watched));
+    if (survey.left_out > 0)
+        text += fmt::format(
+            "{} functions left out: no stack showed them, and a probe is dear there; --native GLOB "
+            "watches them\n",
+            show_count(survey.left_out));
     for (const std::string& line : survey.unmatched)
         text += fmt::format("no function in a symbol table: {}\n", printable(line));
     std::vector<const session::Survey::Inlined*> inlined;
@@ -244,6 +280,8 @@ std::string discovery_json(const Context& context, const Discovery& discovery) {
                           {"native", profile.native_stacks()},
                           {"not_whole", profile.unmerged()},
                           {"failed", profile.failed()},
+                          {"from_ns", discovery.stacks.from_ns},
+                          {"to_ns", discovery.stacks.to_ns},
                           {"own_cpu", discovery.stacks.own_cpu}};
     document["python"] = {{"functions", std::move(functions)}};
     ordered_json native = ordered_json::array();
@@ -263,6 +301,9 @@ std::string discovery_json(const Context& context, const Discovery& discovery) {
             one["watched_ns"] = entry.counted->watched.count();
             one["calls_per_second"] = entry.calls_per_second();
             one["processes"] = std::move(processes);
+            one["in_moments"] = entry.counted->is_dear;
+        } else if (!entry.not_counted.empty()) {
+            one["not_counted"] = entry.not_counted;
         }
         one["targets_line"] = native_line(entry);
         native.push_back(std::move(one));
@@ -270,10 +311,6 @@ std::string discovery_json(const Context& context, const Discovery& discovery) {
     document["native"] = {{"functions", std::move(native)}};
     if (discovery.survey) {
         const session::Survey& survey = *discovery.survey;
-        ordered_json never = ordered_json::array();
-        for (const SurveyedFunction& function : survey.functions)
-            if (function.calls.empty())
-                never.push_back(function.match.path + ":" + function.match.name);
         ordered_json inlined = ordered_json::array();
         for (const session::Survey::Inlined& one : survey.inlined)
             inlined.push_back({{"path", one.path},
@@ -282,9 +319,10 @@ std::string discovery_json(const Context& context, const Discovery& discovery) {
                                {"callers", one.function.callers}});
         document["native"].update({{"watched", survey.functions.size()},
                                    {"not_watched", survey.not_watched},
+                                   {"left_out", survey.left_out},
                                    {"refused", survey.refused},
                                    {"added_cpu", survey.added_cpu},
-                                   {"never_called", std::move(never)},
+                                   {"never_called", never_called(survey)},
                                    {"inlined", std::move(inlined)},
                                    {"no_such_function", survey.unmatched}});
     }
@@ -318,7 +356,7 @@ std::string discovery_targets(const Discovery& discovery) {
                                  share_of(entry.use->total, profile.stacks()),
                                  share_of(entry.use->active, profile.active_stacks()));
         if (entry.counted != nullptr)
-            lines += fmt::format(" {} calls/s in {} processes", show_rate(entry.calls_per_second()),
+            lines += fmt::format(" {} calls/s in {} processes", rate_of(*entry.counted),
                                  entry.counted->calls.size());
         lines += "\n";
     }

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <deque>
+#include <numeric>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -27,42 +29,51 @@ constexpr size_t kLargestBatch = 8192;
 constexpr size_t kMostFunctions = 65536; // SB_MAX_TARGETS
 constexpr milliseconds kShortestWatch(50);
 constexpr milliseconds kLook(2);
+constexpr milliseconds kLongestLook(20); // while a batch is as cheap as it began
 constexpr milliseconds kLongEnough(500);
 constexpr milliseconds kInlinedLimit(5000); // for the debug information of a file
 
+} // namespace
+
 // One survey under way.
-class Surveyor {
+class NativeSurvey::Impl {
   public:
-    Surveyor(const SurveyOptions& options, const targets::TargetsFile& file,
-             const std::function<bool()>& interrupted)
+    Impl(const SurveyOptions& options, const targets::TargetsFile& file)
         : options_(options),
           features_(engine::probe_features()),
-          resolver_(file, {engine::site_options(features_)}),
-          interrupted_(interrupted) {}
+          resolver_(file, {engine::site_options(features_)}) {}
 
     Result<void> prepare(const targets::TargetsFile& file);
-    Result<void> run();
+    Result<void> choose(const inspect::Profile& seen);
+    Result<void> run(nanoseconds time, const std::function<bool()>& interrupted);
     Survey result();
 
   private:
     Result<std::vector<engine::Links>> attach(const std::vector<uint32_t>& batch);
-    double take_counts();
+    double take_counts(std::map<uint32_t, double>* costs);
     Result<bool> watch(const std::vector<uint32_t>& batch, nanoseconds time);
-    void watch_again();
+    void mark_dear(const std::map<uint32_t, double>& costs, nanoseconds watched);
+    void pay_back() const;
+    Result<void> watch_seen(Clock::time_point end);
+    Result<void> watch_rest();
+    Result<void> watch_again(Clock::time_point end);
+    bool is_wanted(uint32_t index) const { // in a batch that is tried once more
+        return !functions_[index].is_dear && !refused_.contains(index);
+    }
     void find_inlined(const targets::TargetsFile& file);
-    bool is_over() const { return interrupted_() || Clock::now() >= end_; }
+    bool is_over() const { return (*interrupted_)() || Clock::now() >= end_; }
 
-    const SurveyOptions& options_;
+    const SurveyOptions options_;
     engine::Features features_;
     process::Resolver resolver_;
-    const std::function<bool()>& interrupted_;
+    const std::function<bool()>* interrupted_ = nullptr;
     std::unique_ptr<engine::BpfEngine> engine_;
     engine::Floors floors_;
-    std::map<pid_t, std::set<process::FileKey>> files_; // of each process
-    std::map<uint32_t, pid_t> pid_of_;                  // by tgid
-    std::vector<SurveyedFunction> functions_;
-    std::vector<uint64_t> counted_; // calls of each function so far
-    std::deque<uint32_t> waiting_;
+    std::map<pid_t, std::set<process::FileKey>> files_;      // of each process
+    std::map<uint32_t, pid_t> pid_of_;                       // by tgid
+    std::vector<SurveyedFunction> functions_;                // those that were seen come first
+    size_t seen_ = 0;                                        // how many these are
+    std::map<std::pair<uint32_t, pid_t>, uint64_t> counted_; // hits so far, by target and tgid
     std::set<uint32_t> refused_;
     Survey survey_;
     Clock::time_point start_;
@@ -71,7 +82,7 @@ class Surveyor {
 };
 
 // In each file that the processes map and a line names.
-void Surveyor::find_inlined(const targets::TargetsFile& file) {
+void NativeSurvey::Impl::find_inlined(const targets::TargetsFile& file) {
     std::set<process::FileKey> done;
     for (const pid_t pid : options_.pids) {
         const auto modules = process::load_modules(pid);
@@ -111,7 +122,7 @@ void Surveyor::find_inlined(const targets::TargetsFile& file) {
     }
 }
 
-Result<void> Surveyor::prepare(const targets::TargetsFile& file) {
+Result<void> NativeSurvey::Impl::prepare(const targets::TargetsFile& file) {
     if (auto rights = engine::require_attach_rights(features_); !rights) return rights;
     for (const pid_t pid : options_.pids) {
         auto findings = resolver_.look_at_process(pid);
@@ -119,18 +130,13 @@ Result<void> Surveyor::prepare(const targets::TargetsFile& file) {
         if (!findings) return std::move(findings).error();
         files_[pid] = std::move(findings->files);
         for (process::NativeMatch& match : findings->matches)
-            functions_.push_back({std::move(match), {}, {}});
+            functions_.push_back({std::move(match), {}, {}, false});
         std::move(findings->skipped.begin(), findings->skipped.end(),
                   std::back_inserter(survey_.skipped));
     }
     for (const size_t line : resolver_.unmatched_lines())
         survey_.unmatched.push_back(file.lines[line].original);
-    if (options_.find_inlined) find_inlined(file);
-    if (functions_.size() > kMostFunctions) {
-        survey_.not_watched = functions_.size() - kMostFunctions;
-        functions_.resize(kMostFunctions);
-    }
-    counted_.resize(functions_.size());
+    if (options_.is_asked_for) find_inlined(file);
     auto loaded = engine::BpfEngine::load(features_);
     if (!loaded) return std::move(loaded).error();
     engine_ = std::move(*loaded);
@@ -146,15 +152,42 @@ Result<void> Surveyor::prepare(const targets::TargetsFile& file) {
             return std::move(added).error();
         pid_of_[process.tgid] = process.pid;
     }
-    engine::TargetSettings counting; // a delay of 0
-    for (uint32_t i = 0; i < functions_.size(); ++i) {
-        if (auto done = engine_->configure(i, counting, 0, false); !done) return done;
-        waiting_.push_back(i);
-    }
     return {};
 }
 
-Result<std::vector<engine::Links>> Surveyor::attach(const std::vector<uint32_t>& batch) {
+// What was seen first, then the cheapest. What nobody has seen or asked for is not worth a
+// single-stepped probe.
+Result<void> NativeSurvey::Impl::choose(const inspect::Profile& seen) {
+    std::map<FunctionPlace, size_t> ranks;
+    for (const inspect::Profile::NativeKey* key : seen.busiest_native())
+        ranks.try_emplace({key->path, key->entry_offset}, ranks.size());
+    const auto rank = [&ranks](const SurveyedFunction& function) {
+        const auto found = ranks.find({function.match.path, function.match.entry_offset});
+        return found == ranks.end() ? SIZE_MAX : found->second;
+    };
+    if (!options_.is_asked_for)
+        survey_.left_out = std::erase_if(functions_, [&](const SurveyedFunction& function) {
+            return function.match.site.kind == elf::SiteKind::kSingleStep &&
+                   rank(function) == SIZE_MAX;
+        });
+    std::stable_sort(functions_.begin(), functions_.end(), [&](const auto& a, const auto& b) {
+        return std::pair(rank(a), a.match.site.kind) < std::pair(rank(b), b.match.site.kind);
+    });
+    seen_ = static_cast<size_t>(
+        std::count_if(functions_.begin(), functions_.end(),
+                      [&](const auto& function) { return rank(function) != SIZE_MAX; }));
+    if (functions_.size() > kMostFunctions) {
+        survey_.not_watched = functions_.size() - kMostFunctions;
+        functions_.resize(kMostFunctions);
+        seen_ = std::min(seen_, kMostFunctions);
+    }
+    engine::TargetSettings counting; // a delay of 0
+    for (uint32_t i = 0; i < functions_.size(); ++i)
+        if (auto done = engine_->configure(i, counting, 0, false); !done) return done;
+    return {};
+}
+
+Result<std::vector<engine::Links>> NativeSurvey::Impl::attach(const std::vector<uint32_t>& batch) {
     std::map<process::FileKey, std::vector<engine::Probe>> probes;
     for (const uint32_t index : batch) {
         const process::NativeMatch& match = functions_[index].match;
@@ -179,115 +212,186 @@ Result<std::vector<engine::Links>> Surveyor::attach(const std::vector<uint32_t>&
     return all;
 }
 
-// Adds what was counted since the last time; what that cost, in ns.
-double Surveyor::take_counts() {
-    double cost = 0;
-    std::vector<uint64_t> now(functions_.size());
+// Takes in what was counted since the last time; what that cost, in ns. `costs`: of each function,
+// whose calls are counted then; nullptr while not all probes of a batch are in place.
+double NativeSurvey::Impl::take_counts(std::map<uint32_t, double>* costs) {
+    double sum = 0;
     for (const engine::Counts& counts : engine_->read_counts()) {
         if (counts.target >= functions_.size()) continue;
-        now[counts.target] += counts.hits;
+        uint64_t& before = counted_[{counts.target, counts.process}];
+        const uint64_t more = counts.hits - before;
+        before = counts.hits;
+        if (more == 0) continue;
+        SurveyedFunction& function = functions_[counts.target];
+        const auto kind = static_cast<size_t>(function.match.site.kind);
+        const double cost =
+            static_cast<double>(more) * static_cast<double>(floors_.by_kind[kind].count());
+        sum += cost;
         const auto pid = pid_of_.find(static_cast<uint32_t>(counts.process));
-        if (counts.hits > 0 && pid != pid_of_.end())
-            functions_[counts.target].calls[pid->second] = counts.hits;
+        if (costs == nullptr || pid == pid_of_.end()) continue;
+        (*costs)[counts.target] += cost;
+        function.calls[pid->second] += more;
     }
-    for (size_t i = 0; i < now.size(); ++i) {
-        const auto kind = static_cast<size_t>(functions_[i].match.site.kind);
-        cost += static_cast<double>(now[i] - counted_[i]) *
-                static_cast<double>(floors_.by_kind[kind].count());
-        counted_[i] = now[i];
-    }
-    return cost;
+    return sum;
 }
 
-// Counts a batch for some time. False when it was too dear and was given up early; those that
-// were called are known then, the others wait for another turn.
-Result<bool> Surveyor::watch(const std::vector<uint32_t>& batch, nanoseconds time) {
+// Counts a batch for some time. False when it was too dear and was given up early.
+Result<bool> NativeSurvey::Impl::watch(const std::vector<uint32_t>& batch, nanoseconds time) {
     auto links = attach(batch);
     if (!links) return std::move(links).error();
-    engine_->arm(true);
+    cost_ns_ += take_counts(nullptr);
     const Clock::time_point start = Clock::now();
+    std::map<uint32_t, double> costs;
     double cost = 0;
     bool is_too_dear = false;
     nanoseconds watched{0};
-    while (!is_too_dear && watched < time && !is_over()) {
-        std::this_thread::sleep_for(kLook);
-        cost += take_counts();
+    do {
+        std::this_thread::sleep_for(std::clamp<nanoseconds>(watched / 4, kLook, kLongestLook));
+        cost += take_counts(&costs);
         watched = Clock::now() - start;
         // Twice the budget for a moment can be paid back; more must stop at once.
         is_too_dear = cost > 2 * options_.budget * static_cast<double>(watched.count()) &&
                       cost > options_.budget * 5e6;
-    }
-    engine_->arm(false);
+    } while (!is_too_dear && watched < time && !is_over());
     engine::Links::release_all(std::move(*links));
-    cost_ns_ += cost + take_counts();
-    for (const uint32_t index : batch) {
-        SurveyedFunction& function = functions_[index];
-        if (refused_.contains(index)) continue;
-        if (watched.count() == 0 || (is_too_dear && function.calls.empty()))
-            waiting_.push_back(index);
-        else
-            function.watched += watched;
-    }
+    cost_ns_ += cost + take_counts(nullptr);
+    for (const uint32_t index : batch)
+        if (!refused_.contains(index)) functions_[index].watched += watched;
+    if (is_too_dear) mark_dear(costs, watched);
     return !is_too_dear;
 }
 
-// Once all have been watched: those that were called, but were watched for a moment only.
-void Surveyor::watch_again() {
-    for (uint32_t i = 0; i < functions_.size(); ++i)
-        if (!functions_[i].calls.empty() && functions_[i].watched < kLongEnough)
-            waiting_.push_back(i);
+// Of a batch that was given up: those that must not be watched with the others.
+void NativeSurvey::Impl::mark_dear(const std::map<uint32_t, double>& costs, nanoseconds watched) {
+    std::vector<std::pair<double, uint32_t>> dearest;
+    double left = 0;
+    for (const auto& [index, cost] : costs) {
+        dearest.emplace_back(cost, index);
+        left += cost;
+    }
+    std::sort(dearest.rbegin(), dearest.rend());
+    for (const auto& [cost, index] : dearest) {
+        if (left <= options_.budget / 2 * static_cast<double>(watched.count())) break;
+        left -= cost;
+        functions_[index].is_dear = true;
+    }
 }
 
-Result<void> Surveyor::run() {
-    start_ = Clock::now();
-    end_ = start_ + options_.duration;
-    size_t size = kFirstBatch;
-    while (!is_over()) {
-        if (waiting_.empty()) watch_again();
-        if (waiting_.empty()) break;
-        std::vector<uint32_t> batch;
-        while (batch.size() < size && !waiting_.empty()) {
-            batch.push_back(waiting_.front());
-            waiting_.pop_front();
-        }
-        const auto share =
-            static_cast<double>(batch.size()) / static_cast<double>(batch.size() + waiting_.size());
-        const auto fair =
-            std::chrono::duration_cast<nanoseconds>(0.8 * share * (end_ - Clock::now()));
-        const nanoseconds time = std::max<nanoseconds>(kShortestWatch, fair);
-        const auto cheap = watch(batch, time);
+// What was overdrawn is paid back by doing nothing.
+void NativeSurvey::Impl::pay_back() const {
+    const auto paid = start_ + nanoseconds(static_cast<int64_t>(cost_ns_ / options_.budget));
+    while (Clock::now() < paid && !is_over()) std::this_thread::sleep_for(kLook);
+}
+
+// All of them together and as long as can be: many are called now and then only.
+Result<void> NativeSurvey::Impl::watch_seen(Clock::time_point end) {
+    std::vector<uint32_t> batch(seen_);
+    std::iota(batch.begin(), batch.end(), 0);
+    while (!batch.empty() && Clock::now() < end && !is_over()) {
+        const auto cheap = watch(batch, end - Clock::now());
         if (!cheap) return cheap.error();
-        size = *cheap ? std::min(size * 4, kLargestBatch) : std::max<size_t>(size / 4, 1);
-        // What was overdrawn is paid back by doing nothing.
-        const auto owed =
-            nanoseconds(static_cast<int64_t>(cost_ns_ / options_.budget)) - (Clock::now() - start_);
-        const Clock::time_point paid = std::min(Clock::now() + owed, end_);
-        while (Clock::now() < paid && !interrupted_()) std::this_thread::sleep_for(kLook);
+        if (*cheap) break;
+        std::erase_if(batch, [this](uint32_t index) { return !is_wanted(index); });
+        pay_back();
     }
     return {};
 }
 
-Survey Surveyor::result() {
+Result<void> NativeSurvey::Impl::watch_rest() {
+    std::deque<uint32_t> waiting(functions_.size() - seen_);
+    std::iota(waiting.begin(), waiting.end(), static_cast<uint32_t>(seen_));
+    size_t size = kFirstBatch;
+    while (!waiting.empty() && !is_over()) {
+        const auto length = static_cast<std::ptrdiff_t>(std::min(size, waiting.size()));
+        const std::vector<uint32_t> batch(waiting.begin(), waiting.begin() + length);
+        waiting.erase(waiting.begin(), waiting.begin() + length);
+        const auto share =
+            static_cast<double>(batch.size()) / static_cast<double>(batch.size() + waiting.size());
+        const auto fair =
+            std::chrono::duration_cast<nanoseconds>(0.8 * share * (end_ - Clock::now()));
+        const auto cheap = watch(batch, std::max<nanoseconds>(kShortestWatch, fair));
+        if (!cheap) return cheap.error();
+        if (!*cheap)
+            std::copy_if(batch.begin(), batch.end(), std::front_inserter(waiting),
+                         [this](uint32_t index) { return is_wanted(index); });
+        size = *cheap ? std::min(size * 4, kLargestBatch) : std::max<size_t>(size / 4, 1);
+        pay_back();
+    }
+    return {};
+}
+
+// Those that were called but watched for moments only: together, the dear ones each alone.
+Result<void> NativeSurvey::Impl::watch_again(Clock::time_point end) {
+    while (Clock::now() < end && !is_over()) {
+        std::vector<uint32_t> batch;
+        std::optional<uint32_t> dear;
+        for (uint32_t i = 0; i < functions_.size(); ++i) {
+            const SurveyedFunction& function = functions_[i];
+            if (function.calls.empty() || function.watched >= kLongEnough) continue;
+            if (!function.is_dear)
+                batch.push_back(i);
+            else if (!dear || function.watched < functions_[*dear].watched)
+                dear = i;
+        }
+        if (batch.empty() && dear) batch.push_back(*dear);
+        if (batch.empty()) break;
+        if (const auto cheap = watch(batch, kLongEnough); !cheap) return cheap.error();
+        pay_back();
+    }
+    return {};
+}
+
+Result<void> NativeSurvey::Impl::run(nanoseconds time, const std::function<bool()>& interrupted) {
+    interrupted_ = &interrupted;
+    start_ = Clock::now();
+    end_ = start_ + time;
+    engine_->arm(true);
+    // The rest has a turn, too.
+    const bool is_all = seen_ == functions_.size();
+    if (auto done = watch_seen(start_ + time * (is_all ? 7 : 4) / 10); !done) return done;
+    if (auto done = watch_again(is_all ? end_ : start_ + time * 6 / 10); !done) return done;
+    if (auto done = watch_rest(); !done) return done;
+    if (auto done = watch_again(end_); !done) return done;
+    engine_->arm(false);
+    return {};
+}
+
+Survey NativeSurvey::Impl::result() {
     survey_.duration = Clock::now() - start_;
     survey_.added_cpu = cost_ns_ / static_cast<double>(survey_.duration.count());
-    survey_.not_watched +=
-        static_cast<size_t>(std::count_if(waiting_.begin(), waiting_.end(), [this](uint32_t index) {
-            return functions_[index].watched.count() == 0;
-        }));
     survey_.refused = refused_.size();
-    for (SurveyedFunction& function : functions_)
-        if (function.watched.count() > 0) survey_.functions.push_back(std::move(function));
+    for (uint32_t i = 0; i < functions_.size(); ++i) {
+        SurveyedFunction& function = functions_[i];
+        const FunctionPlace place(function.match.path, function.match.entry_offset);
+        if (function.watched.count() > 0) {
+            survey_.functions.push_back(std::move(function));
+        } else if (refused_.contains(i)) {
+            survey_.not_counted[place] = "the kernel takes no probe there";
+        } else {
+            ++survey_.not_watched;
+            survey_.not_counted[place] = "there was no time for it";
+        }
+    }
     return std::move(survey_);
 }
 
-} // namespace
+NativeSurvey::NativeSurvey(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+NativeSurvey::NativeSurvey(NativeSurvey&&) noexcept = default;
+NativeSurvey& NativeSurvey::operator=(NativeSurvey&&) noexcept = default;
+NativeSurvey::~NativeSurvey() = default;
 
-Result<Survey> survey_native(const SurveyOptions& options, const targets::TargetsFile& file,
-                             const std::function<bool()>& interrupted) {
-    Surveyor surveyor(options, file, interrupted);
-    if (auto prepared = surveyor.prepare(file); !prepared) return std::move(prepared).error();
-    if (auto done = surveyor.run(); !done) return std::move(done).error();
-    return surveyor.result();
+Result<NativeSurvey> NativeSurvey::prepare(const SurveyOptions& options,
+                                           const targets::TargetsFile& file) {
+    auto impl = std::make_unique<Impl>(options, file);
+    if (auto prepared = impl->prepare(file); !prepared) return std::move(prepared).error();
+    return NativeSurvey(std::move(impl));
+}
+
+Result<Survey> NativeSurvey::count(const inspect::Profile& seen, nanoseconds time,
+                                   const std::function<bool()>& interrupted) {
+    if (auto chosen = impl_->choose(seen); !chosen) return std::move(chosen).error();
+    if (auto done = impl_->run(time, interrupted); !done) return std::move(done).error();
+    return impl_->result();
 }
 
 } // namespace speedbump::session

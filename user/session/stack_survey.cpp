@@ -368,8 +368,6 @@ void Surveyor::take(const engine::RunningThread& running) {
 }
 
 StackSurvey Surveyor::run() {
-    const Clock::time_point start = Clock::now();
-    const Clock::time_point end = start + options_.duration;
     const double cpu_before = own_cpu_seconds();
     if (options_.with_native) {
         auto opened = engine::StackSampler::open(period_);
@@ -381,6 +379,9 @@ StackSurvey Surveyor::run() {
     list_processes();
     const std::function<void(const engine::RunningThread&)> taker =
         [this](const engine::RunningThread& running) { take(running); };
+    const Clock::time_point start = Clock::now();
+    const Clock::time_point end = start + options_.duration;
+    result_.from_ns = monotonic_ns();
     Clock::time_point last = Clock::now() - period_;
     Clock::time_point next = Clock::now();
     Clock::time_point next_list = Clock::now() + kListAgain;
@@ -408,6 +409,8 @@ StackSurvey Surveyor::run() {
         const nanoseconds spent = Clock::now() - now;
         next = std::max(next + period_, Clock::now() + kMostShare * spent);
     }
+    result_.to_ns = monotonic_ns();
+    if (sampler_) sampler_->drain(taker, kLongestDrain);
     for (auto& [pid, process] : processes_) close(process);
     if (sampler_) result_.profile.add_failed(sampler_->lost());
     const std::chrono::duration<double> took = Clock::now() - start;

@@ -17,7 +17,7 @@ struct StackSurveyOptions {
     // The processes to look at, asked for again and again: a tree grows.
     std::function<std::vector<pid_t>()> list;
     std::chrono::nanoseconds duration{0};
-    unsigned rate = 100; // samples of each thread and second
+    unsigned rate = 99; // samples of each thread and second
     bool with_python = true;
     bool with_native = true; // needs the rights for BPF
 };
@@ -26,7 +26,9 @@ struct StackSurvey {
     inspect::Profile profile;
     std::vector<std::string> interpreters; // "process 12: Python 3.12.1 (/usr/bin/python3.12)"
     std::vector<std::string> notes;        // what could not be looked at, and why
-    double own_cpu = 0;                    // of one CPU: what sampling took
+    uint64_t from_ns = 0;                  // CLOCK_MONOTONIC: when sampling began and ended
+    uint64_t to_ns = 0;
+    double own_cpu = 0; // of one CPU: what sampling took
 };
 
 // Samples the whole stacks of all threads, native and Python, until the time is over, all processes
