@@ -2,8 +2,10 @@
 // The process that the benchmark slows down. Reads one command a line, answers one line each:
 //   calls NAME COUNT   nanoseconds a call
 //   forks COUNT        nanoseconds a fork + exit + wait
+//   load LIBRARY       1: it is mapped now
 //   gap MILLISECONDS   starts a thread that notes the longest time it was held up
 //   longest            ends that thread; nanoseconds
+#include <dlfcn.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -69,6 +71,8 @@ int main() {
             std::printf("%.2f\n", calls(functions.at(name), count));
         } else if (std::sscanf(line, "forks %ld", &count) == 1) {
             std::printf("%.2f\n", forks(count));
+        } else if (std::sscanf(line, "load %63s", name) == 1) {
+            std::printf("%d\n", dlopen(name, RTLD_NOW) != nullptr ? 1 : 0);
         } else if (std::strncmp(line, "gap", 3) == 0) {
             watching = true;
             longest = 0;

@@ -238,32 +238,62 @@ void outsider(const std::string& path) {
         plain.text(), beside.text(), beside.median() - plain.median());
 }
 
+struct ManyFunctions {
+    std::string label;
+    std::string targets;
+    std::vector<std::string> libraries{}; // that the target maps for it
+};
+
+void attach_one(const std::string& path, const ManyFunctions& many) {
+    Sample attached, detached, paused;
+    size_t targets = 0, skipped = 0;
+    for (int round = 0; round < 5; ++round) {
+        Target target(path);
+        for (const std::string& library : many.libraries)
+            if (target.ask("load " + library) != 1) {
+                fmt::print("{:>12}: {} is not here\n", many.label, library);
+                return;
+            }
+        target.ask("gap 1");
+        std::this_thread::sleep_for(50ms);
+        const auto begin = Clock::now();
+        auto session = attach(target.pid(), many.targets);
+        attached.values.push_back(
+            std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
+        settle(*session);
+        const auto snapshot = session->snapshot();
+        targets = snapshot.targets.size();
+        skipped = snapshot.skipped.size();
+        const auto end = Clock::now();
+        session.reset();
+        detached.values.push_back(
+            std::chrono::duration<double, std::milli>(Clock::now() - end).count());
+        paused.values.push_back(target.ask("longest") / 1e6);
+    }
+    fmt::print("{:>12} {:>10} {:>8} {:>20} {:>20} {:>20}\n", many.label, targets, skipped,
+               attached.text(), detached.text(), paused.text());
+}
+
+// Its own functions, and whole libraries of the distribution.
 void attach_many(const std::string& path) {
     fmt::print(
         "\nAttach and detach, ms (from the command to armed; from the end to detached), and "
         "the longest time the target stood still\n");
-    fmt::print("{:>8} {:>20} {:>20} {:>20}\n", "symbols", "attach", "detach", "pause");
-    for (const auto& [symbols, pattern] : std::vector<std::pair<std::string, std::string>>{
-             {"1", "many_5000"}, {"100", "many_50[0-9][0-9]"}, {"10000", "many_*"}}) {
-        Sample attached, detached, paused;
-        for (int round = 0; round < 5; ++round) {
-            Target target(path);
-            target.ask("gap 1");
-            std::this_thread::sleep_for(50ms);
-            const auto begin = Clock::now();
-            auto session = attach(target.pid(), "+exe:" + pattern + " delay=0ns\n");
-            attached.values.push_back(
-                std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
-            settle(*session);
-            const auto end = Clock::now();
-            session.reset();
-            detached.values.push_back(
-                std::chrono::duration<double, std::milli>(Clock::now() - end).count());
-            paused.values.push_back(target.ask("longest") / 1e6);
-        }
-        fmt::print("{:>8} {:>20} {:>20} {:>20}\n", symbols, attached.text(), detached.text(),
-                   paused.text());
-    }
+    fmt::print("{:>12} {:>10} {:>8} {:>20} {:>20} {:>20}\n", "what", "functions", "skipped",
+               "attach", "detach", "pause");
+    for (const ManyFunctions& many : {
+             ManyFunctions{"one", "+exe:many_5000 delay=0ns\n"},
+             ManyFunctions{"some", "+exe:many_50[0-9][0-9] delay=0ns\n"},
+             ManyFunctions{"many", "+exe:many_* delay=0ns\n"},
+             ManyFunctions{"libc", "+libc.so.6:* delay=0ns\n"},
+             ManyFunctions{"libsqlite3", "+libsqlite3.so.0:* delay=0ns\n", {"libsqlite3.so.0"}},
+             ManyFunctions{"libcrypto", "+libcrypto.so.3:* delay=0ns\n", {"libcrypto.so.3"}},
+             ManyFunctions{"four",
+                           "+libcrypto.so.3:* delay=0ns\n+libc.so.6:* delay=0ns\n"
+                           "+libm.so.6:* delay=0ns\n+libstdc++.so.6:* delay=0ns\n",
+                           {"libcrypto.so.3"}},
+         })
+        attach_one(path, many);
 }
 
 void tree_cost(const std::string& path) {

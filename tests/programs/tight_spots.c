@@ -4,6 +4,8 @@
 #include <alloca.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/types.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -46,8 +48,11 @@ int sleep_deep(unsigned long left)
 /* Makes a child that is on the memory of this process for some time, as is its caller. */
 void stay_in_vfork(long ms)
 {
-    if (vfork() == 0) {
+    pid_t child = vfork();
+
+    if (child == 0) {
         nap(ms);
         _exit(0);
     }
+    waitpid(child, NULL, 0);
 }

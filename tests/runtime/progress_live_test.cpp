@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/features.h"
 #include "experiment/progress.h"
 #include "session/session.h"
 #include "targets/parser.h"
@@ -107,6 +109,10 @@ uint64_t units(ProgressPoint& point) {
     return reading->units;
 }
 
+std::string own_leavers() {
+    return std::string(std::getenv("SPEEDBUMP_PROGRAMS")) + "/leavers";
+}
+
 class LiveProgress : public testing::Test {
   protected:
     void SetUp() override {
@@ -161,14 +167,13 @@ TEST_F(LiveProgress, EveryWayOutIsSeen) {
             ++compiled;
             SCOPED_TRACE(compiler + " " + options);
             compare(program, kFunctions, "");
-            ASSERT_TRUE(run("strip --strip-unneeded " + program)); // no names, no labels
         }
     }
     EXPECT_GE(compiled, 3) << "neither g++ nor clang++ compiles " << source;
 }
 
 TEST_F(LiveProgress, TimesAreThoseOfTheProgram) {
-    Program target(std::string(std::getenv("SPEEDBUMP_PROGRAMS")) + "/leavers");
+    Program target(own_leavers());
     for (const std::string name : {"plain", "thrown_through", "tail"}) {
         auto opened = open_points(target.pid(), {"latency:exe:" + name});
         ASSERT_TRUE(opened) << opened.error().message;
@@ -200,7 +205,7 @@ TEST_F(LiveProgress, FunctionsOfGo) {
 
 TEST_F(LiveProgress, CallsThatDoNotReturnMakeRoomForOthers) {
     ::setenv("SPEEDBUMP_WITHOUT", "tallies", 1); // a table for 64 calls
-    Program target(std::string(std::getenv("SPEEDBUMP_PROGRAMS")) + "/leavers");
+    Program target(own_leavers());
     auto opened = open_points(target.pid(), {"latency:exe:thrown_through"});
     ::unsetenv("SPEEDBUMP_WITHOUT");
     ASSERT_TRUE(opened) << opened.error().message;
@@ -215,8 +220,49 @@ TEST_F(LiveProgress, CallsThatDoNotReturnMakeRoomForOthers) {
     EXPECT_EQ(point.lost(), lost);
 }
 
+// Another process runs the same file: the probes are aimed at the tree alone.
+TEST_F(LiveProgress, OthersThatMapTheFileDoNotPay) {
+    if (!engine::probe_features().uprobe_multi_pid) GTEST_SKIP() << "needs Linux 6.10";
+    Program target(own_leavers()), other(own_leavers());
+    const auto cost = [&other] {
+        uint64_t best = UINT64_MAX;
+        for (int i = 0; i < 5; ++i) best = std::min(best, other.call("plain", 20'000, 0, 1).ns);
+        return static_cast<double>(best);
+    };
+    const double plain = cost();
+    for (const std::string point : {"native:exe:plain", "latency:exe:plain"}) {
+        auto opened = open_points(target.pid(), {point});
+        ASSERT_TRUE(opened) << opened.error().message;
+        EXPECT_LT(cost(), 1.5 * plain) << point;
+        EXPECT_EQ(units(*opened->points.front()), 0u);
+        EXPECT_EQ(target.call("plain", 100, 0, 1).returns, units(*opened->points.front()));
+    }
+}
+
+TEST_F(LiveProgress, ChildrenAreCounted) {
+    for (const bool shared : {false, true}) {
+        SCOPED_TRACE(shared);
+        const std::string copy = folder_ + (shared ? "/shared" : "/own");
+        std::filesystem::copy_file(own_leavers(), copy);
+        Program target(copy);
+        std::unique_ptr<Program> other;
+        if (shared) other = std::make_unique<Program>(copy);
+        auto opened = open_points(target.pid(), {"latency:exe:plain"});
+        ASSERT_TRUE(opened) << opened.error().message;
+        ProgressPoint& point = *opened->points.front();
+        // A file that others map as well is probed for everybody once a child has been seen.
+        if (shared) {
+            (void)target.call("fork:plain", 1, 300'000, 1);
+            (void)units(point);
+        }
+        const uint64_t before = units(point);
+        const uint64_t returns = target.call("fork:plain", 200, 0, 2).returns;
+        EXPECT_EQ(units(point) - before, returns);
+    }
+}
+
 TEST_F(LiveProgress, FunctionsWithUnknownWaysOutAreRefused) {
-    Program target(std::string(std::getenv("SPEEDBUMP_PROGRAMS")) + "/leavers");
+    Program target(own_leavers());
     auto opened = open_points(target.pid(), {"latency:libc.so.6:abort"});
     ASSERT_FALSE(opened);
     EXPECT_NE(opened.error().message.find("never returns"), std::string::npos)

@@ -26,8 +26,8 @@
 #include <vector>
 
 #include "session/control_client.h"
-#include "util/control_directory.h"
 #include "util/clock.h"
+#include "util/control_directory.h"
 #include "util/fd.h"
 
 namespace speedbump::session {

@@ -10,9 +10,9 @@
 
 #include "report/text.h"
 #include "session/control.h"
-#include "util/control_directory.h"
 #include "targets/parser.h"
 #include "util/clock.h"
+#include "util/control_directory.h"
 #include "util/log.h"
 
 namespace speedbump::cli {

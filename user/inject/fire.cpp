@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -51,6 +52,7 @@ constexpr std::chrono::milliseconds kClockSlack{5};
 // two waits might be just about to wait.
 constexpr int kLooksAtRunning = 3;
 constexpr std::chrono::microseconds kBetweenLooks{50};
+constexpr long kUnknownCall = std::numeric_limits<long>::max(); // on no list
 
 void sleep_for(nanoseconds duration) {
     std::this_thread::sleep_for(duration);
@@ -63,14 +65,21 @@ BlockedCall call_of(const user_regs_struct& regs) {
             regs.rip};
 }
 
-// The call that a thread is blocked in; nothing when it runs and goes on running for a moment.
+// The call that a thread is in; nothing when it runs and goes on running for a moment. One that
+// waits for a CPU counts as running, wherever it is: in a call that has moved data already, too.
+// Its kernel stack tells; that of a thread that has a CPU is empty.
 std::optional<BlockedCall> watch_for_call(pid_t pid, pid_t tid) {
-    std::optional<BlockedCall> call = read_blocked_call(pid, tid);
-    for (int look = 1; look < kLooksAtRunning && !call; ++look) {
+    const std::string stack = fmt::format("/proc/{}/task/{}/stack", pid, tid);
+    for (int look = 0;;) {
+        if (std::optional<BlockedCall> call = read_blocked_call(pid, tid)) return call;
+        if (read_proc(stack).find("do_syscall_64") != std::string::npos) {
+            BlockedCall unknown;
+            unknown.number = kUnknownCall;
+            return unknown;
+        }
+        if (++look == kLooksAtRunning) return std::nullopt;
         sleep_for(kBetweenLooks);
-        call = read_blocked_call(pid, tid);
     }
-    return call;
 }
 
 } // namespace
@@ -103,6 +112,7 @@ struct Fire::Plan {
     std::set<pid_t> refused;             // threads that will never do
     std::optional<Error> refusal;        // why the first of them will not
     std::map<pid_t, std::string> doubts; // why others did not do when they were last looked at
+    std::map<pid_t, uint64_t> too_deep;  // stack pointers with which they have no room
 
     enum class Look { kFired, kUnsafe, kGone, kStuck };
     Result<Look> look(pid_t tid, Clock::time_point deadline);
@@ -209,6 +219,7 @@ Result<bool> Fire::Plan::borrow(pid_t tid, const Resumption& wanted) {
                           ? fmt::format("has {} bytes of stack left, and an attach needs {}",
                                         regs.rsp - *floor, regs.rsp - image.start + kHandlerRoom)
                           : "runs on a stack that is not the thread's own, whose end is not known";
+        too_deep[tid] = regs.rsp;
         return false;
     }
     if (!write_stack(image.start, image.bytes.data(), image.bytes.size())) return false;
@@ -272,8 +283,11 @@ bool Fire::Plan::may_be_borrowed(pid_t tid, const user_regs_struct& regs) {
 
 Result<Fire::Plan::Look> Fire::Plan::look(pid_t tid, Clock::time_point deadline) {
     if (refused.contains(tid)) return Look::kUnsafe;
-    doubts.erase(tid);
     const std::optional<BlockedCall> call = watch_for_call(pid, tid);
+    const auto deep = too_deep.find(tid);
+    if (call && deep != too_deep.end() && deep->second == call->stack_pointer)
+        return Look::kUnsafe; // as deep as when it was last stopped
+    doubts.erase(tid);
     std::optional<WaitWatch::Wait> wait;
     if (call && call->number >= 0) {
         const Interruption interruption = judge_interruption(pid_fd.get(), *call);

@@ -13,9 +13,9 @@
 
 namespace speedbump::inject {
 
-// Found by recording attaches with the raw_syscalls tracepoints, over CPython 3.10 to 3.15 and
-// glibc 2.36 to 2.42. tests/runtime/inject (ExactlyTheNeededCalls) fails when one is missing:
-// it attaches to a program that would be killed for any call that is not here.
+// Recorded with the raw_syscalls tracepoints, and what the code of glibc and the core adds where it
+// takes another way. tests/runtime/inject (ExactlyTheNeededCalls) fails when one is missing: it
+// attaches to programs that would be killed for any call that is not here.
 const std::vector<NeededCall>& needed_calls() {
     constexpr uint64_t kPrivate = MAP_PRIVATE | MAP_ANONYMOUS;
     constexpr uint64_t kData = PROT_READ | PROT_WRITE;

@@ -19,9 +19,9 @@
 #include <optional>
 #include <utility>
 
-#include "util/control_directory.h"
 #include "session/control_guard.h"
 #include "util/clock.h"
+#include "util/control_directory.h"
 
 namespace speedbump::session {
 

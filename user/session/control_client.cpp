@@ -17,9 +17,9 @@
 #include <optional>
 #include <string_view>
 
-#include "util/control_directory.h"
 #include "session/control_protocol.h"
 #include "util/clock.h"
+#include "util/control_directory.h"
 #include "util/fd.h"
 
 namespace speedbump::session {

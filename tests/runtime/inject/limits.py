@@ -69,6 +69,7 @@ def little_memory():
 def wait_for_all():
     ours, theirs = socket.socketpair()
     if os.fork() == 0:
+        ours.close()  # so that a program that has ended is noticed
         while True:
             theirs.sendall(b"1234")
             time.sleep(0.1)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: MIT
+"""A probe changes time and nothing else: docs/probe-sites.md."""
+
+import json
+
+from harness import PROGRAMS, Run, Session, calls, main, start_puppet, targets_file, wait_for
+
+DELICATE = str(PROGRAMS / "delicate")
+FUNCTIONS = ("red_zone", "one_more", "bits", "spilled_bits", "only_vex", "fill", "locked")
+
+
+def test_results_are_those_of_unprobed_functions() -> None:
+    """Red zone, vectors, repetitions, locks, forked children: no result changes with delay 0."""
+    target = start_puppet(DELICATE)
+    with Session("+exe:* delay=0ns", pid=target.pid) as session:
+        wait_for(lambda: calls(session.documents[-1], "red_zone") > 3000, 30, "3,000 calls")
+        rounds, wrong = (int(word) for word in target.ask("").split())
+        assert target.end() == 0
+        final = session.wait()
+    assert rounds > 0 and wrong == 0, f"{wrong} wrong results in {rounds} rounds"
+    # one call counts as one, also where the first instruction repeats itself
+    for name in ("fill", "locked"):
+        assert 0 < calls(final, name) <= rounds, (name, calls(final, name), rounds)
+
+
+def test_what_has_no_site_is_skipped_with_the_reason() -> None:
+    target = start_puppet(DELICATE)
+    targets = targets_file("".join(f"+exe:{name} delay=1us\n" for name in FUNCTIONS))
+    done = Run("check", "--json", "--pid", str(target.pid), targets)
+    report = json.loads(done.out)
+    skipped = {one["name"]: one["reason"] for one in report["skipped"]}
+    assert "vmovd %xmm0, %eax" in skipped["only_vex"], done
+    assert "get wrong" in skipped["only_vex"], done
+    sites = {one["name"]: one["site"] for line in report["lines"] for one in line["matches"]}
+    assert sites["bits"]["instruction"] == "ret", sites
+    assert sites["fill"]["instruction"] == "mov %rdi, %rax", sites
+    assert sites["red_zone"]["instruction"] != "nopl (%rax,%rax,1)", sites
+    target.send("")
+
+
+if __name__ == "__main__":
+    main(globals())
