@@ -1,16 +1,68 @@
 # SPDX-License-Identifier: MIT
 """Sums up the JUnit files that ctest wrote.
 
-    count_tests.py FOLDER RUN=LEAST... failed=0|1
+    count_tests.py FOLDER RUN... failed=0|1
 
 Reads FOLDER/RUN.xml for each run. Prints the failed and the skipped tests, the skipped ones with
-their reason, and as last line "N passed, M failed, K skipped". A test that a run lacks to LEAST
-has failed. Exits 1 when a test or a step before failed.
+their reason, and as last line "N passed, M failed, K skipped". Each case that the sources of a run's
+tests name must have a result there: one that was not even registered has failed. Exits 1 when a
+test or a step before failed.
 """
 
 import os
+import pathlib
+import re
 import sys
 import xml.etree.ElementTree
+
+TESTS = pathlib.Path(__file__).resolve().parents[1] / "tests"
+sys.path.insert(0, str(TESTS))
+from cases import cases  # noqa: E402
+
+
+def google_cases(pattern: str, prefix: str) -> set[str]:
+    return {
+        f"{prefix}.{path.stem.removesuffix('_test')}.{suite}.{case}"
+        for path in TESTS.glob(pattern)
+        for suite, case in re.findall(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", path.read_text(), re.M)
+    }
+
+
+def without_parameter(name: str) -> str:
+    """Suite.Case of Instance/Suite.Case/parameter."""
+    return re.sub(r"\w+/(\w+\.\w+)/\w+$", r"\1", name)
+
+
+def python_cases(pattern: str, prefix: str, are_campaigns: bool = False) -> set[str]:
+    return {
+        f"{prefix}.{re.sub('^test_|_test$', '', path.stem)}.{name.replace('test_', '', 1)}"
+        for path in TESTS.glob(pattern)
+        for name, is_campaign in cases(path)
+        if is_campaign == are_campaigns
+    }
+
+
+def files(pattern: str, prefix: str, *others: str) -> set[str]:
+    return {f"{prefix}.{path.stem}" for path in TESTS.glob(pattern)} - set(others)
+
+
+def wanted(run: str) -> set[str]:
+    """The tests that a run must have, by its sources."""
+    unit = google_cases("unit/*_test.cpp", "unit")
+    fuzz = files("fuzz/fuzz_*.cpp", "fuzz")
+    return {
+        "check": files("check/*.sh", "check", "check.files"),
+        "unit": unit | python_cases("cli/usage_test.py", "cli"),
+        "runtime": python_cases("runtime/*_test.py", "runtime")
+        | python_cases("cli/session_test.py", "cli")
+        | google_cases("runtime/*_test.cpp", "runtime")
+        | google_cases("runtime/inject/*_test.cpp", "runtime"),
+        "python": python_cases("python/test_*.py", "python"),
+        "fuzz": fuzz,
+        "asan": unit | fuzz,
+        "tsan": unit,
+        "campaign": python_cases("runtime/*_test.py", "runtime", are_campaigns=True),
+    }.get(run, set())
 
 
 def skip_reason(case: xml.etree.ElementTree.Element) -> str:
@@ -31,37 +83,34 @@ def is_skip(case: xml.etree.ElementTree.Element) -> bool:
 
 
 def main() -> int:
-    folder = sys.argv[1]
+    folder, *runs = sys.argv[1:]
     passed = failed = skipped = 0
     wrong = False
-    for argument in sys.argv[2:]:
-        run, number = argument.split("=")
-        if run == "failed":
-            wrong = wrong or number != "0"
+    for run in runs:
+        if run.startswith("failed="):
+            wrong = run != "failed=0"
             continue
         path = os.path.join(folder, run + ".xml")
-        cases = []
-        if os.path.exists(path):
-            cases = list(xml.etree.ElementTree.parse(path).getroot().iter("testcase"))
-        ran = 0
-        for case in cases:
+        tests = list(xml.etree.ElementTree.parse(path).iter("testcase")) if os.path.exists(path) else []
+        ran = {without_parameter(case.get("name", "")) for case in tests}
+        for case in tests:
             name = f"{run}: {case.get('name')}"
             if case.get("status") == "run":
                 passed += 1
-                ran += 1
             elif is_skip(case):
                 skipped += 1
-                ran += 1
                 print(f"skipped  {name}: {skip_reason(case)}")
             else:
                 failed += 1
-                ran += 1
                 print(f"FAILED   {name}")
-        print(f"{run}: {ran} tests")
-        missing = int(number) - ran
-        if missing > 0:
-            print(f"FAILED   {run}: {ran} tests, at least {number} expected")
-            failed += missing
+        time = sum(float(case.get("time", 0)) for case in tests)
+        print(f"{run}: {len(tests)} tests, {time:.0f} s")
+        missing = wanted(run) - ran
+        if not tests:
+            missing.add("any test")
+        for name in sorted(missing):
+            print(f"FAILED   {run}: {name} did not run")
+        failed += len(missing)
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if wrong or failed else 0
 

@@ -43,17 +43,14 @@ root=()
 [ "$(id -u)" = 0 ] || root=(sudo)
 
 scratch=$(mktemp -d)
-server=
-shop=
+services=
 tool=
 cleanup() {
     trap - EXIT INT TERM
     [ -z "$tool" ] || "${root[@]}" kill -TERM "$tool" 2>/dev/null || true
     [ -z "$tool" ] || wait "$tool" 2>/dev/null || true
-    for service in $server $shop; do
-        kill -TERM "$service" 2>/dev/null || true
-        wait "$service" 2>/dev/null || true
-    done
+    [ -z "$services" ] || kill -TERM "$services" 2>/dev/null || true
+    [ -z "$services" ] || wait "$services" 2>/dev/null || true
     "${root[@]}" rm -rf "$scratch"
 }
 trap cleanup EXIT
@@ -69,10 +66,6 @@ wait_for() {
         [ "$left" -gt 0 ] || return 1
         sleep 0.05
     done
-}
-
-free_port() {
-    python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
 
 # attach NAME COMMAND-LINE...: a session that runs, its report in $scratch/NAME.json.
@@ -93,18 +86,19 @@ detach() {
     tool=
 }
 
+say "starting redis-server, and a Flask application over SQLite under gunicorn with 2 workers"
+/usr/bin/python3 -B tests/runtime/services.py shop redis >"$scratch/services" 2>"$scratch/log" &
+services=$!
+wait_for 60 grep -q ^redis "$scratch/services" || {
+    cat "$scratch/log" >&2
+    exit 1
+}
+read -r _ shop shop_port < <(grep ^shop "$scratch/services")
+read -r _ redis redis_port < <(grep ^redis "$scratch/services")
+
 # --- Python and C in one service
 
-port=$(free_port)
-say "starting a Flask application over SQLite on port $port: gunicorn with 2 workers"
-application=$PWD/tests/programs/flask_shop
-export SHOP_DATABASE=$scratch/shop.db PYTHONDONTWRITEBYTECODE=1
-PYTHONPATH=$application /usr/bin/python3 -c 'import shop, sys; shop.stock_up(sys.argv[1])' \
-    "$SHOP_DATABASE"
-gunicorn --workers 2 --bind "127.0.0.1:$port" --chdir "$application" --worker-tmp-dir "$scratch" \
-    shop:app >"$scratch/shop.log" 2>&1 &
-shop=$!
-
+port=$shop_port
 # Requests per second, one after the other, by the median; every one must be answered.
 shop_throughput() {
     ab -q -l -n "$shop_requests" -c 1 -e "$scratch/ab.csv" "http://127.0.0.1:$port/buy/7/2" \
@@ -116,11 +110,6 @@ shop_throughput() {
     }
     awk -F, '$1 == 50 { printf "%.0f\n", 1000 / $2 }' "$scratch/ab.csv"
 }
-wait_for 20 ab -q -n 1 "http://127.0.0.1:$port/buy/7/2" || {
-    cat "$scratch/shop.log" >&2
-    exit 1
-}
-
 python_line="*:price_of delay=$python_delay"
 native_line="+libsqlite3.so*:sqlite3_step delay=$native_delay"
 printf '%s\n' "$python_line" >"$scratch/python.txt"
@@ -151,15 +140,7 @@ printf '%-22s %12s\n\n' after "$(shop_throughput)"
 
 # --- redis
 
-port=$(free_port)
-say "starting redis-server on port $port"
-redis-server --port "$port" --bind 127.0.0.1 --save '' --appendonly no --dir "$scratch" \
-    >"$scratch/redis.log" 2>&1 &
-server=$!
-wait_for 10 redis-cli -p "$port" ping || {
-    cat "$scratch/redis.log" >&2
-    exit 1
-}
+port=$redis_port
 
 # Requests per second of one run of GETs.
 throughput() {
@@ -169,7 +150,7 @@ throughput() {
 
 echo '+exe:processCommand' >"$scratch/targets.txt"
 say "what the line '$(cat "$scratch/targets.txt")' matches:"
-"${root[@]}" "$speedbump" check "$scratch/targets.txt" --pid "$server" >&2
+"${root[@]}" "$speedbump" check "$scratch/targets.txt" --pid "$redis" >&2
 
 say "loading it with $clients clients, $requests GETs each time"
 throughput >/dev/null # warm-up
@@ -177,7 +158,7 @@ before=$(throughput)
 printf '\n%-22s %12s %12s %18s\n' '' requests/s expected 'measured per call'
 printf '%-22s %12s\n' before "$before"
 for delay in $delays; do
-    attach "$delay" --pid "$server" --delay "$delay" "$scratch/targets.txt"
+    attach "$delay" --pid "$redis" --delay "$delay" "$scratch/targets.txt"
     during=$(throughput)
     detach
     python3 - "$scratch/$delay.json" "$delay" "$before" "$during" <<'PYTHON'

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # Installs the packages of the distribution that speedbump needs and this host lacks.
 #
-#   scripts/setup.sh [GROUP...]     GROUP: build test demo bench vm all; default: build test
+#   scripts/setup.sh [GROUP...]     GROUP: build check test demo bench vm all; default: build test
 #
 # For Debian 12 and 13 and Ubuntu 24.04, as root or with sudo. Does nothing when nothing is missing.
 # The group test also makes the root with the newest Pythons (sid-root.sh).
@@ -43,12 +43,13 @@ packages_of() {
             liblzma-dev zlib1g-dev libcap-dev libcurl4-openssl-dev libseccomp-dev libre2-dev libjs-chart.js \
             python3-dev pybind11-dev
         ;;
+    check) echo libgtest-dev libgmock-dev clang-format shellcheck mandoc python3 gcc zsh fish \
+        bsdextrautils xz-utils procps ;;
     test)
-        echo libgtest-dev libgmock-dev clang-format shellcheck mandoc strace python3 \
-            python3-pytest python3-numpy redis-server redis-tools nginx postgresql apache2-utils gcc \
-            procps util-linux xz-utils zsh fish gunicorn python3-flask chromium python3-pip \
-            python3-venv golang-go \
-            "$newer" debootstrap
+        packages_of check
+        echo strace python3-pytest python3-numpy redis-server redis-tools nginx postgresql apache2-utils \
+            util-linux gunicorn python3-flask chromium python3-pip python3-venv golang-go "$newer" \
+            debootstrap
         ;;
     demo) echo redis-server redis-tools gunicorn python3-flask apache2-utils python3 procps ;;
     bench) echo bpftrace linux-perf apache2-utils wrk redis-server redis-tools nginx gunicorn \
@@ -57,7 +58,7 @@ packages_of() {
         echo qemu-system-x86 busybox-static cpio kmod make gcc bc flex bison libssl-dev \
             libelf-dev debootstrap dkms sparse
         ;;
-    *) die "unknown group '$1': build test demo bench vm all" ;;
+    *) die "unknown group '$1': build check test demo bench vm all" ;;
     esac
 }
 
@@ -125,7 +126,7 @@ source_with_suite() {
     for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
         [ -r "$file" ] || continue
         sed -nE "s/^[[:space:]]*(deb[[:space:]]+(\[[^]]*\][[:space:]]+)?[^[:space:]]+[[:space:]]+)$codename([[:space:]]+.*)$/\1$suite\3/p" "$file"
-    done | head -n 1 >"$2.list"
+    done | awk 'NR == 1' >"$2.list"
     [ -s "$2.list" ] && echo list
 }
 

@@ -24,11 +24,8 @@ flock 9 # another tree may be making it
 if ! is_complete "$root"; then
     command -v debootstrap >/dev/null || skip "no debootstrap here"
     [ "$(id -u)" = 0 ] || skip "not root"
-    # The mirror and proxy that this host's own apt uses for Debian.
-    mirror=$(apt-get indextargets --format '$(REPO_URI)' 2>/dev/null |
-        awk '/\/debian\/?$/ { print; exit }')
-    http_proxy=${http_proxy:-$(apt-config dump --format '%v' Acquire::http::Proxy)}
-    export http_proxy
+    # shellcheck source=scripts/debian-mirror.sh
+    . "$source_root/scripts/debian-mirror.sh"
     rm -rf --one-file-system "$root" "$root.new"
     echo "sid root: making $root" >&2
     debootstrap --variant=minbase \

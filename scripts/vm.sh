@@ -352,7 +352,7 @@ elif ! grep -qxE '[0-9]+' <(tr -d '\r' <"$work/status"); then
     problem="no exit status: $(tr -d '\r' <"$work/status" | tail -1) $(tail -2 "$work/qemu")"
 fi
 messages=$(cat "$work/console" "$work/dmesg" | grep -aE "$bad_messages" || true)
-[ -z "$messages" ] || problem+="${problem:+; }the kernel says: $(echo "$messages" | head -3)"
+[ -z "$messages" ] || problem+="${problem:+; }the kernel says: $(head -3 <<<"$messages")"
 if [ -n "$problem" ]; then
     grep -a '' "$work/console" | tail -60 >&2
     echo "vm.sh: $problem" >&2

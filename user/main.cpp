@@ -7,6 +7,7 @@
 
 #include "cli/command.h"
 #include "cli/exit_status.h"
+#include "cli/wrong_usage.h"
 #include "util/log.h"
 
 namespace {
@@ -70,10 +71,12 @@ int main(int argc, char** argv) {
     add_report(app, action);
     add_compare(app, action);
     try {
-        std::reverse(arguments.begin(), arguments.end()); // the order that parse() takes
-        app.parse(arguments);
+        // parse() takes the words in reverse order
+        app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
     } catch (const CLI::ParseError& error) {
-        return app.exit(error) == 0 ? kDone : kWrongUsage;
+        if (error.get_exit_code() == 0) return app.exit(error); // --help, --version
+        print_error(wrong_usage(app, error, arguments));
+        return kWrongUsage;
     }
     const auto status = action();
     if (status) return *status;

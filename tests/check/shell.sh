@@ -9,7 +9,7 @@ scripts=()
 while IFS= read -r file; do
     case $file in
     *.sh | *.bash) scripts+=("$file") ;;
-    *) head -n 1 -- "$file" | grep -qaE '^#!.*\b(ba)?sh\b' && scripts+=("$file") ;;
+    *) grep -qaE '^#!.*\b(ba)?sh\b' <(head -n 1 -- "$file") && scripts+=("$file") ;;
     esac
 done < <(project_files)
 echo "${#scripts[@]} scripts"

@@ -12,7 +12,7 @@ while IFS= read -r file; do
     tests/unit/golden/* | tests/fuzz/corpus/* | tests/*/data/*) continue ;;
     esac
     count=$((count + 1))
-    if ! head -n 3 -- "$file" | grep -q 'SPDX-License-Identifier: '; then
+    if ! grep -q 'SPDX-License-Identifier: ' <(head -n 3 -- "$file"); then
         echo "$file: no SPDX-License-Identifier in the first three lines"
         failed=1
     fi

@@ -9,13 +9,77 @@ from harness import SLOWEE, CommandLineTest, main
 
 
 class Usage(CommandLineTest):
-    def test_no_command_is_wrong_usage(self):
-        done = self.call(status=2)
-        self.assertIn("subcommand", done.stderr)
+    def wrong(self, *arguments):
+        """The message and the hint about wrong usage, of which each is one line."""
+        done = self.call(*arguments, status=2)
+        self.assertEqual(done.stdout, "")
+        message, hint = done.stderr.splitlines()
+        self.assertTrue(message.startswith("speedbump: error: "), message)
+        self.assertTrue(hint.startswith("speedbump: try: "), hint)
+        return message.removeprefix("speedbump: error: "), hint.removeprefix("speedbump: try: ")
 
-    def test_unknown_command_and_option(self):
-        self.call("frobnicate", status=2)
-        self.call("check", "--frobnicate", self.write("a:b\n"), status=2)
+    def test_no_command(self):
+        self.assertEqual(self.wrong(), ("no command is given", "speedbump --help"))
+
+    def test_unknown_command(self):
+        for word, hint in (
+            ("atach", "speedbump attach"), ("detatch", "speedbump detach"),
+            ("chekc", "speedbump check"), ("frobnicate", "speedbump --help"),
+            ("", "speedbump --help"),
+        ):
+            with self.subTest(word):
+                message = f"there is no command '{word}'"
+                self.assertEqual(self.wrong(word), (message, hint))
+                self.assertEqual(self.wrong(word, "--pid", "1", "x"), (message, hint))
+
+    def test_unknown_option(self):
+        self.assertEqual(
+            self.wrong("--frobnicate"), ("there is no option '--frobnicate'", "speedbump --help"))
+        path = self.write("a:b\n")
+        for word, option, hint in (
+            ("--frobnicate", "--frobnicate", "speedbump check --help"),
+            ("--jsn", "--jsn", "--json"),
+            ("--outptu=x", "--outptu", "--output"),
+            ("-Z", "-Z", "speedbump check --help"),
+        ):
+            with self.subTest(word):
+                self.assertEqual(
+                    self.wrong("check", word, path), (f"'check' has no option '{option}'", hint))
+
+    def test_an_argument_too_many(self):
+        path = self.write("a:b\n")
+        self.assertEqual(
+            self.wrong("check", path, "more"),
+            ("'more' is one argument too many", "speedbump check --help"))
+
+    def test_an_argument_or_a_value_that_is_missing(self):
+        message, hint = self.wrong("check")
+        self.assertEqual((message, hint), ("targets is required", "speedbump check --help"))
+        message, hint = self.wrong("attach", "--pid")
+        self.assertEqual((message, hint), ("--pid: a value is missing", "speedbump attach --help"))
+
+    def test_values_that_are_none(self):
+        targets = self.write("+exe:main\n")
+        for option, value, message in (
+            ("--pid", "abc", "'abc' is not a process ID"),
+            ("--pid", "0", "'0' is not a process ID"),
+            ("--pid", "1.5", "'1.5' is not a process ID"),
+            ("--pid", "99999999999", "'99999999999' is not a process ID"),
+            ("--every", "0", "'0' is not a number above 0"),
+            ("--every", "x", "'x' is not a number above 0"),
+            ("--engine", "steam", "'steam' is not auto, bpf or kmod"),
+            ("--missing", "perhaps", "'perhaps' is not error, ignore or warn"),
+        ):
+            with self.subTest(f"{option} {value}"):
+                self.assertEqual(
+                    self.wrong("attach", "--pid", os.getpid(), option, value, targets),
+                    (f"{option}: {message}", "speedbump attach --help"))
+        self.assertEqual(
+            self.wrong("experiment", "--pid", os.getpid(), "--seed", "abc", targets)[0],
+            "--seed: 'abc' is not a valid number")
+        self.assertEqual(
+            self.wrong("discover", "--pid", os.getpid(), "--rate", "0")[0],
+            "--rate: '0' is not a number from 1 to 10000")
 
     def test_help_of_every_command_has_an_example(self):
         for command in ("attach", "run", "check", "list", "doctor", "calibrate"):
@@ -50,9 +114,7 @@ class Usage(CommandLineTest):
             ["-v", "-q"],
         ):
             with self.subTest(wrong):
-                done = self.call("attach", "--pid", os.getpid(), *wrong, targets, status=2)
-                self.assertNotEqual(done.stderr, "")
-                self.assertEqual(done.stdout, "")
+                self.wrong("attach", "--pid", os.getpid(), *wrong, targets)
 
     def test_run_without_a_program(self):
         self.call("run", self.write("+exe:main\n"), status=2)

@@ -35,7 +35,7 @@ run status
 grep -q installed "$out/status.log"
 module=$(find "$out/modules" -name 'speed_bump.ko*')
 [ -n "$module" ] || { echo "FAIL: not installed"; exit 1; }
-modinfo -F vermagic "$module" | grep -q "^$release "
+grep -q "^$release " <<<"$(modinfo -F vermagic "$module")"
 run remove --all
 [ -z "$(find "$out/modules" -name 'speed_bump.ko*')" ] || { echo "FAIL: not removed"; exit 1; }
 echo "DKMS builds, installs and removes $package for $release"

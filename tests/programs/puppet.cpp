@@ -3,6 +3,7 @@
 //
 //   call NAME N               N calls: "NS", the time of all
 //   each NAME N PAUSE_US      N calls with pauses: the time of each in ns
+//   cost NAME N               N calls: the time of each in ns, and the CPU time of each in ns
 //   first NAME NS MS          calls every 0.2 ms until one takes NS or more: the time until that
 //                             one began in ns; "never" after MS
 //   threads T NAME N          N calls in each of T threads: "NS"
@@ -26,6 +27,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -41,6 +43,13 @@ long now_ns() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(
                std::chrono::steady_clock::now().time_since_epoch())
         .count();
+}
+
+// What this thread has used: time in which others had the CPU is not in it.
+long cpu_now_ns() {
+    timespec now{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return now.tv_sec * 1'000'000'000 + now.tv_nsec;
 }
 
 // Unbuffered, so that a child inherits nothing half read.
@@ -164,6 +173,15 @@ void obey(const std::string& line) {
             usleep(static_cast<useconds_t>(pause_us));
         }
         answer(text);
+    } else if (command == "cost" && words >> name >> count) {
+        const Function function = find(name);
+        std::string times, cpu_times;
+        for (long i = 0; i < count; ++i) {
+            const long before = cpu_now_ns();
+            times += std::to_string(time_calls(function, 1)) + " ";
+            cpu_times += std::to_string(cpu_now_ns() - before) + " ";
+        }
+        answer(times + cpu_times);
     } else if (command == "first" && words >> name >> count >> limit_ms) {
         const Function function = find(name);
         const long start = now_ns();

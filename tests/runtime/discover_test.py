@@ -73,7 +73,7 @@ def take(targets: pathlib.Path, pid: int) -> dict:
 
 
 def test_redis() -> None:
-    with services_test.redis() as (server, port), services_test.RedisLoad(port):
+    with services_test.redis() as server, services_test.RedisLoad(server.port):
         targets = scratch() / "targets.txt"
         found = discover(server.pid, "--for", "4s", "-o", str(targets))
         native = found["native"]
@@ -88,7 +88,7 @@ def test_redis() -> None:
 
 
 def test_redis_by_a_glob() -> None:
-    with services_test.redis() as (server, port), services_test.RedisLoad(port) as load:
+    with services_test.redis() as server, services_test.RedisLoad(server.port) as load:
         before = load.requests
         start = time.monotonic()
         found = discover(
@@ -103,12 +103,12 @@ def test_redis_by_a_glob() -> None:
 
 
 def test_nginx() -> None:
-    with services_test.nginx() as (server, port):
+    with services_test.nginx() as server:
         stop = threading.Event()
 
         def load() -> None:
             while not stop.is_set():
-                services_test._request(port, 20)
+                services_test._request(server.port, 20)
 
         thread = threading.Thread(target=load)
         thread.start()

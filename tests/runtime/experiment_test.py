@@ -14,8 +14,8 @@ import threading
 import time
 
 from harness import (
-    LIBRARY, PROGRAMS, SPEEDBUMP, Run, Skip, _leftovers, children, expect_restored, main, need,
-    need_idle_cpus, need_patience, repeat, scratch, targets_file, wait_for,
+    LIBRARY, PROGRAMS, SPEEDBUMP, Run, Skip, _leftovers, campaign, children, expect_restored, main,
+    need, need_idle_cpus, repeat, scratch, targets_file, wait_for,
 )
 
 PROGRESS = "native:exe:unit_done"
@@ -155,8 +155,8 @@ def test_delays_that_take_the_cpu_of_others_are_told() -> None:
     assert any("waited" in one and name in one for one in done.document["warnings"]), done
 
 
+@campaign
 def test_bottleneck_of_a_pipeline_moves() -> None:
-    need_patience()
     need_idle_cpus()
     for slow, fast in (("second", "first"), ("first", "second")):
         service = start("pipeline", f"{slow}=600", f"{fast}=300")
@@ -192,8 +192,8 @@ def test_dose_above_the_guard_is_given_up() -> None:
     expect_restored(service.pid)
 
 
+@campaign
 def test_system_calls_commands_and_logs_are_progress_too() -> None:
-    need_patience()
     program = scratch() / "logger.py"
     program.write_text("""
 import time, sys
@@ -296,8 +296,8 @@ def test_marks_latency_and_metrics_pages_are_progress() -> None:
     assert "libbpf" not in done.err, done
 
 
+@campaign
 def test_bisect_finds_the_functions_that_take_part() -> None:
-    need_patience()
     need_idle_cpus()
     service = start("apart")
 

@@ -8,25 +8,20 @@ import subprocess
 import time
 
 from harness import (
-    LIBRARY, MS, SPEEDBUMP, Session, changed_bytes, expect_restored, expect_slowed,
-    expect_unslowed, main, repeat, start_puppet, targets_file, wait_for,
+    LIBRARY, MS, SPEEDBUMP, Session, campaign, changed_bytes, expect_restored, expect_slowed,
+    expect_unslowed, main, start_puppet, targets_file, wait_for,
 )
 
-KILLS = int(os.environ.get("SPEEDBUMP_TEST_KILLS", "50"))
 WORK = ("work_push", "work_nop", "work_step", "work_late")
 
 
-def expect_as_fast_as_before(target, before: dict[str, float]) -> None:
-    def measure() -> None:
-        for name, plain in before.items():
-            now = min(target.call(name, 100_000) for _ in range(5))
-            assert now < plain * 1.5 + 1, f"{name}: {now} ns a call, {plain} ns before"
-
-    repeat(4, measure)
-
-
-def plain_cost(target) -> dict[str, float]:
-    return {name: min(target.call(name, 100_000) for _ in range(5)) for name in WORK}
+def expect_as_fast_as_before(target) -> None:
+    """As fast as a program that nothing was ever attached to, measured in turns with it."""
+    other = start_puppet()
+    for name in WORK:
+        turns = [(target.call(name, 20_000), other.call(name, 20_000)) for _ in range(25)]
+        now, plain = (min(one) for one in zip(*turns))
+        assert now < plain * 1.5 + 1, f"{name}: {now} ns a call, {plain} ns in another process"
 
 
 def attach_quietly(target, path: str) -> subprocess.Popen:
@@ -41,7 +36,6 @@ def test_every_way_to_end() -> None:
         target = start_puppet()
         target.ask(f"load {LIBRARY}")
         library = os.path.realpath(LIBRARY)
-        before = plain_cost(target)
         targets = "+exe:work_* delay=1ms\n+libslowlib.so:lib_work delay=1ms"
         with Session(targets, pid=target.pid) as session:
             time.sleep(0.5)
@@ -56,7 +50,7 @@ def test_every_way_to_end() -> None:
         for one in (target, child):
             expect_restored(one.pid)
             expect_restored(one.pid, library)
-        expect_as_fast_as_before(target, before)
+        expect_as_fast_as_before(target)
         expect_unslowed(child, "lib_work", MS)
 
 
@@ -77,32 +71,39 @@ def test_second_ctrl_c_leaves_at_once_and_nothing_behind() -> None:
     expect_unslowed(target, "work_push", MS)
 
 
-def test_loader_killed_at_random_moments() -> None:
+def kill_at_random_moments(kills: int) -> None:
     """SIGKILL during load, attach, arming and later: the code is the file's again, at once."""
     target = start_puppet()
-    before = plain_cost(target)
     path = targets_file("+exe:* delay=10ms every=1000")
     random.seed(1)
     attached = 0
-    for _ in range(KILLS):
+    # As long as an attach takes here and now, and as long again.
+    start = time.monotonic()
+    loader = attach_quietly(target, path)
+    wait_for(lambda: changed_bytes(target.pid) > 0, 30, "attached")
+    longest = 2 * (time.monotonic() - start)
+    loader.kill()
+    loader.wait()
+    expect_restored(target.pid)
+    for _ in range(kills):
         loader = attach_quietly(target, path)
-        time.sleep(random.uniform(0, 0.6))
+        time.sleep(random.uniform(0, longest))
         attached += changed_bytes(target.pid) > 0
         loader.kill()
         loader.wait()
         expect_restored(target.pid)
-    print(f"  {attached} of {KILLS} were attached when killed")
-    assert 0 < attached < KILLS
-    expect_as_fast_as_before(target, before)
+    print(f"  {attached} of {kills} were attached when killed")
+    assert 0 < attached < kills
+    expect_as_fast_as_before(target)
 
 
-def test_loader_killed_while_it_takes_probes_out() -> None:
+def kill_while_it_takes_probes_out(kills: int) -> None:
     """The kernel leaves breakpoints when the task that removes them is killed: not from us."""
     target = start_puppet()
     path = targets_file("+exe:* delay=10ms every=1000\n+libc.so.6:str* delay=0")
     random.seed(2)
     midway = 0
-    for _ in range(KILLS):
+    for _ in range(kills):
         loader = attach_quietly(target, path)
         wait_for(lambda: changed_bytes(target.pid) > 0, 10, "attached")
         time.sleep(0.1)
@@ -112,8 +113,22 @@ def test_loader_killed_while_it_takes_probes_out() -> None:
         loader.kill()
         loader.wait()
         expect_restored(target.pid)
-    print(f"  {midway} of {KILLS} were killed before they had ended")
+    print(f"  {midway} of {kills} were killed before they had ended")
     assert midway > 0
+
+
+def test_loader_killed_at_random_moments() -> None:
+    kill_at_random_moments(50)
+
+
+def test_loader_killed_while_it_takes_probes_out() -> None:
+    kill_while_it_takes_probes_out(50)
+
+
+@campaign
+def test_loader_killed_a_thousand_times() -> None:
+    kill_at_random_moments(1000)
+    kill_while_it_takes_probes_out(1000)
 
 
 def test_target_goes_on_when_attached_and_detached_while_it_calls() -> None:

@@ -142,13 +142,13 @@ void add_bench(CLI::App& app, Action& action) {
     CLI::App* command = app.add_subcommand("bench", "measure how fast stacks are read");
     command->add_option("what", arguments->what, "what to measure: inspect")
         ->type_name("WHAT")
-        ->check(CLI::IsMember({"inspect"}))
+        ->check(one_of({"inspect"}))
         ->required();
     command
         ->add_option("--code", arguments->code, "the program to read: basic, deep_static, threads")
-        ->check(CLI::IsMember({"basic", "deep_static", "threads"}));
+        ->check(one_of({"basic", "deep_static", "threads"}));
     command->add_option("--threads", arguments->threads, "threads to read: all, main, only_active")
-        ->check(CLI::IsMember({"all", "main", "only_active"}));
+        ->check(one_of({"all", "main", "only_active"}));
     add_duration(*command, "-d,--duration", arguments->duration, "how long (10s)")
         ->transform(CLI::Validator(
             [](std::string& text) {

@@ -153,10 +153,10 @@ void add_discover(CLI::App& app, Action& action) {
     command
         ->add_option("--budget", arguments->budget, "percent of one CPU that counting may cost (5)")
         ->type_name("PERCENT")
-        ->check(CLI::Range(0.1, 100.0));
+        ->check(number_between(0.1, 100));
     command->add_option("--rate", arguments->rate, "samples of each thread per second (99)")
         ->type_name("N")
-        ->check(CLI::Range(1U, 10000U));
+        ->check(number_between(1, 10000));
     command->add_option("--top", arguments->top, "candidates of each world (20; 0: all)")
         ->type_name("N");
     command->add_option("-o,--output", arguments->targets_path, "write a targets file")

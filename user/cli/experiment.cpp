@@ -176,7 +176,7 @@ void add_experiment(CLI::App& app, Action& action) {
         ->delimiter(',');
     command->add_option("--blocks", request.blocks, "end after N blocks of all arms")
         ->type_name("N")
-        ->check(CLI::Range(size_t{2}, size_t{100000}));
+        ->check(number_between(2, 100000));
     command
         ->add_option("--precision", arguments->precision,
                      "end when criticalities are known to within SHARE (5%)")
@@ -199,7 +199,7 @@ void add_experiment(CLI::App& app, Action& action) {
         ->add_option("--max-cpu", request.max_cpu,
                      "give a delay up that takes more than N CPUs [half of them]")
         ->type_name("N")
-        ->check(CLI::PositiveNumber);
+        ->check(positive_number());
     add_duration(*command, "--slice", arguments->slice,
                  "time of one arm of a block [100 units, 200ms to 3s]");
     add_duration(*command, "--settle", arguments->settle, "time left out after each change [50ms]");

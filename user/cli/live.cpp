@@ -40,7 +40,7 @@ void add_live_options(CLI::App& command, LiveArguments& arguments) {
         .add_option("--session", arguments.session,
                     "the PID of the session's speedbump; needed when there are several")
         ->type_name("PID")
-        ->check(CLI::Range(pid_t{1}, pid_t{1} << 22));
+        ->check(process_id());
     add_output_options(command, arguments.output);
 }
 

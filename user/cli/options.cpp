@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "cli/options.h"
 
-#include <map>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
 
 #include "targets/parser.h"
 #include "util/log.h"
@@ -29,6 +34,56 @@ CLI::Option* add_duration(CLI::App& command, const std::string& names,
         ->type_name("TIME");
 }
 
+namespace {
+
+CLI::Validator checked(std::string what, std::function<bool(const std::string&)> is_good) {
+    return {[what = std::move(what), is_good = std::move(is_good)](std::string& text) {
+                return is_good(text) ? std::string() : "'" + text + "' is not " + what;
+            },
+            ""};
+}
+
+// The whole of the text as a number.
+std::optional<double> number(const std::string& text) {
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+    return value;
+}
+
+} // namespace
+
+CLI::Validator number_between(double least, double most) {
+    return checked(fmt::format("a number from {} to {}", least, most),
+                   [least, most](const std::string& text) {
+                       const auto value = number(text);
+                       return value && *value >= least && *value <= most;
+                   });
+}
+
+CLI::Validator positive_number() {
+    return checked("a number above 0",
+                   [](const std::string& text) { return number(text).value_or(0) > 0; });
+}
+
+CLI::Validator process_id() {
+    constexpr double kMostPids = 1 << 22; // PID_MAX_LIMIT
+    return checked("a process ID", [](const std::string& text) {
+        const auto value = number(text);
+        return value && *value >= 1 && *value <= kMostPids && std::floor(*value) == *value;
+    });
+}
+
+CLI::Validator one_of(std::vector<std::string> words) {
+    return checked(words.size() == 1
+                       ? words.front()
+                       : fmt::format("{} or {}", fmt::join(words.begin(), words.end() - 1, ", "),
+                                     words.back()),
+                   [words](const std::string& text) {
+                       return std::find(words.begin(), words.end(), text) != words.end();
+                   });
+}
+
 void add_verbosity(CLI::App& command, OutputArguments& arguments) {
     auto* verbose = command.add_flag("-v,--verbose", arguments.verbose, "say more");
     command.add_flag("-q,--quiet", arguments.quiet, "no progress, only results and warnings")
@@ -51,7 +106,7 @@ CLI::Option* add_pids(CLI::App& command, std::vector<pid_t>& pids) {
         ->type_name("PID")
         ->allow_extra_args(false)
         ->delimiter(',')
-        ->check(CLI::Range(pid_t{1}, pid_t{1} << 22));
+        ->check(process_id());
 }
 
 void add_session_options(CLI::App& command, SessionArguments& arguments) {
@@ -70,31 +125,23 @@ void add_session_options(CLI::App& command, SessionArguments& arguments) {
         .add_option("--every", session.defaults.every,
                     "delay each Nth call, for lines that set none")
         ->type_name("N")
-        ->check(CLI::PositiveNumber);
+        ->check(positive_number());
     add_duration(command, "--start", session.defaults.start,
                  "first delay after TIME, for lines that set none");
     add_duration(command, "--duration", session.defaults.duration,
                  "last delay after TIME, for lines that set none; then end");
-    command.add_option("--engine", session.engine, "auto, bpf or kmod")
-        ->type_name("ENGINE")
-        ->transform(CLI::CheckedTransformer(
-                        std::map<std::string, session::EngineChoice>{
-                            {"auto", session::EngineChoice::kAuto},
-                            {"bpf", session::EngineChoice::kBpf},
-                            {"kmod", session::EngineChoice::kKmod}},
-                        CLI::ignore_case)
-                        .description(""));
-    command
-        .add_option("--missing", session.missing,
-                    "what a line that matches nothing is: error, warn or ignore")
-        ->type_name("POLICY")
-        ->transform(CLI::CheckedTransformer(
-                        std::map<std::string, session::MissingPolicy>{
-                            {"error", session::MissingPolicy::kError},
-                            {"warn", session::MissingPolicy::kWarn},
-                            {"ignore", session::MissingPolicy::kIgnore}},
-                        CLI::ignore_case)
-                        .description(""));
+    add_choice<session::EngineChoice>(command, "--engine", session.engine,
+                                      {{"auto", session::EngineChoice::kAuto},
+                                       {"bpf", session::EngineChoice::kBpf},
+                                       {"kmod", session::EngineChoice::kKmod}},
+                                      "auto, bpf or kmod")
+        ->type_name("ENGINE");
+    add_choice<session::MissingPolicy>(command, "--missing", session.missing,
+                                       {{"error", session::MissingPolicy::kError},
+                                        {"warn", session::MissingPolicy::kWarn},
+                                        {"ignore", session::MissingPolicy::kIgnore}},
+                                       "what a line that matches nothing is: error, warn or ignore")
+        ->type_name("POLICY");
     command
         .add_option_function<std::string>(
             "--stats",

@@ -3,8 +3,10 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "session/types.h"
 
@@ -40,6 +42,26 @@ void add_output_options(CLI::App& command, OutputArguments& arguments);
 
 // TARGETS and everything that `attach` and `run` have in common.
 void add_session_options(CLI::App& command, SessionArguments& arguments);
+
+// What an option's value must be; the error names the value and what it should have been.
+CLI::Validator number_between(double least, double most);
+CLI::Validator positive_number();
+CLI::Validator process_id();
+CLI::Validator one_of(std::vector<std::string> words);
+
+// An option whose value is one of some words.
+template <typename Value>
+CLI::Option* add_choice(CLI::App& command, const std::string& names, Value& value,
+                        const std::map<std::string, Value>& choices,
+                        const std::string& description) {
+    std::vector<std::string> words;
+    for (const auto& [word, unused] : choices) words.push_back(word);
+    return command
+        .add_option_function<std::string>(
+            names, [&value, choices](const std::string& word) { value = choices.at(word); },
+            description)
+        ->check(one_of(words));
+}
 
 // -p/--pid, repeatable, also "1,2".
 CLI::Option* add_pids(CLI::App& command, std::vector<pid_t>& pids);

@@ -101,7 +101,7 @@ void add_status(CLI::App& app, Action& action) {
     CLI::App* command = app.add_subcommand("status", "list live sessions, or show one");
     command->add_option("session", arguments->session, "the PID of one session's speedbump")
         ->type_name("SESSION")
-        ->check(CLI::Range(pid_t{1}, pid_t{1} << 22));
+        ->check(process_id());
     add_output_options(*command, arguments->output);
     command->footer(
         "Examples:\n"

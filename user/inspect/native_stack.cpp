@@ -16,6 +16,7 @@
 #include <unordered_map>
 
 #include "elf/demangle.h"
+#include "elf/image.h"
 #include "elf/symbols.h"
 #include "process/maps.h"
 #include "process/remote_elf.h"
@@ -28,6 +29,7 @@ constexpr size_t kMostFrames = 4096;
 // For libraries mapped meanwhile: the longer nothing has changed, the more seldom.
 constexpr Clock::duration kLookSoon = std::chrono::milliseconds(10);
 constexpr Clock::duration kLookAgain = std::chrono::seconds(1);
+constexpr uint64_t kMostTableBytes = uint64_t{1} << 28; // of one table
 constexpr const char* kVdso = "[vdso]";
 
 // Where in struct pt_regs (x86-64) the registers lie that DWARF counts: rax, rdx, rcx, rbx, rsi,
@@ -87,6 +89,34 @@ Fd copy_own_vdso(uint64_t size) {
 
 Fd duplicate(const Fd& fd) {
     return Fd(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+}
+
+// What libdwfl reads of a file to unwind, at the same offsets of a file of our own with holes. It
+// maps what it reads, and a file that is cut short under a mapping would end this program (SIGBUS).
+Fd copy_tables(const Fd& file, const std::string& path) {
+    const auto source = elf::make_file_source(duplicate(file), path);
+    if (!source) return {};
+    const auto image = elf::Image::parse(*source, path, elf::ImageRole::kProgram);
+    Elf64_Ehdr header;
+    if (!image || !image->source().read(0, &header, sizeof(header))) return {};
+    Fd copy(memfd_create("unwind-tables", MFD_CLOEXEC));
+    if (!copy.valid() || ftruncate(copy.get(), static_cast<off_t>(image->size())) != 0) return {};
+    const auto add = [&](uint64_t offset, uint64_t size) {
+        const auto bytes = image->read(offset, size, kMostTableBytes, "unwind tables");
+        return bytes && pwrite(copy.get(), bytes->data(), bytes->size(),
+                               static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes->size());
+    };
+    if (!add(0, sizeof(header)) ||
+        !add(header.e_phoff, image->program_headers().size() * sizeof(Elf64_Phdr)) ||
+        !add(header.e_shoff, image->sections().size() * sizeof(Elf64_Shdr)))
+        return {};
+    for (const char* name : {".shstrtab", ".eh_frame_hdr", ".eh_frame", ".debug_frame"}) {
+        const Elf64_Shdr* section = image->section(name);
+        if (section != nullptr && section->sh_type != SHT_NOBITS &&
+            !add(section->sh_offset, section->sh_size))
+            return {};
+    }
+    return copy;
 }
 
 // The interpreter's loop, or (since 3.14, with compilers that can) what it hops through.
@@ -181,7 +211,7 @@ Result<void> NativeUnwinder::Impl::report_modules(const std::vector<process::Map
             return module.contains_code(one.start);
         });
         if (range == ranges_.end() || !range->file->fd.valid()) continue;
-        Fd fd = duplicate(range->file->fd);
+        Fd fd = copy_tables(range->file->fd, range->file->path);
         if (fd.valid() && dwfl_report_elf(dwfl_.get(), module.path().c_str(), module.path().c_str(),
                                           fd.get(), module.bias(), true) != nullptr)
             (void)fd.release(); // libdwfl closes it

@@ -50,7 +50,8 @@ struct Settled {
 // waiting tells little, since this program may have taken its CPU just now.
 struct Waiting {
     std::optional<Whole> stack;
-    uint64_t counted_ns = 0; // of its waiting
+    std::vector<inspect::Frame> python; // of it, as long as they are not certain
+    uint64_t counted_ns = 0;            // of its waiting
 };
 
 // A stack that counts once its Python frames are certain.
@@ -97,6 +98,7 @@ class Surveyor {
                                         const inspect::NativeStack& native,
                                         const std::vector<inspect::Frame>* python);
     void count(const Whole& stack);
+    void fail(const std::vector<Pending>& pending);
     void count_certain(Process& process);
     void count_waiting(Process& process, const sb_thread& thread);
     void close(Process& process);
@@ -209,6 +211,10 @@ void Surveyor::count(const Whole& stack) {
     result_.profile.add(stack.thread, stack.frames);
 }
 
+void Surveyor::fail(const std::vector<Pending>& pending) {
+    for (const Pending& one : pending) result_.profile.add_failed(one.stack.thread.times);
+}
+
 void Surveyor::count_certain(Process& process) {
     std::erase_if(process.pending, [&](const Pending& one) {
         if (!process.reader->is_certain(one.python)) return false;
@@ -216,7 +222,7 @@ void Surveyor::count_certain(Process& process) {
         return true;
     });
     if (process.pending.size() <= kMostPending) return;
-    result_.profile.add_failed(process.pending.size());
+    fail(process.pending);
     process.pending.clear();
 }
 
@@ -230,13 +236,18 @@ void Surveyor::count_waiting(Process& process, const sb_thread& thread) {
     if (periods == 0 || !waiting.stack) return;
     waiting.counted_ns += periods * period_ns;
     waiting.stack->thread.times = periods;
+    if (!waiting.python.empty() && !process.reader->is_certain(waiting.python)) {
+        process.pending.push_back({*waiting.stack, waiting.python});
+        return;
+    }
+    waiting.python.clear();
     count(*waiting.stack);
 }
 
 // Its last samples.
 void Surveyor::close(Process& process) {
     if (process.reader) count_certain(process);
-    result_.profile.add_failed(process.pending.size());
+    fail(process.pending);
     if (sampler_) sampler_->remove_process(process.pid);
 }
 
@@ -266,14 +277,17 @@ void Surveyor::read_settled(Process& process, std::vector<sb_thread>& threads, u
         const auto tid = static_cast<pid_t>(before.tid);
         const std::optional<ThreadStack>& stack = python[tid];
         if (stack && stack->fault != StackFault::kFine) return false;
-        if (stack && !process.reader->is_certain(stack->frames)) return false;
+        const bool is_certain = !stack || process.reader->is_certain(stack->frames);
+        if (!is_certain && before.runnable == 0) return false;
         Sampled thread = describe(process, tid, times);
         thread.active = before.runnable != 0;
         thread.holds_gil = process.reader && process.reader->holds_gil(tid);
         auto whole = combine(process, thread, natives[tid], stack ? &stack->frames : nullptr);
         if (!whole) return false;
         if (before.runnable != 0) {
-            process.waiting[tid].stack = std::move(*whole);
+            Waiting& waiting = process.waiting[tid];
+            waiting.stack = std::move(*whole);
+            waiting.python = is_certain ? std::vector<inspect::Frame>() : stack->frames;
             return true;
         }
         count(*whole);
@@ -331,7 +345,10 @@ bool Surveyor::look(Process& process, uint64_t times) {
         if (!moving.empty()) read_settled(process, moving, times);
         if (moving.empty()) return true;
     }
-    result_.profile.add_failed(times * moving.size());
+    // Of one that waits for a CPU nothing is lost: its time is counted when it has waited.
+    const auto lost = std::count_if(moving.begin(), moving.end(),
+                                    [](const sb_thread& one) { return one.runnable == 0; });
+    result_.profile.add_failed(times * static_cast<uint64_t>(lost));
     return true;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Getting into running interpreters, one property at a time; inject_stress does the numbers.
-// Arguments (from CMake): the test core, and the Pythons to try.
+// CMake says which core to load (TEST_CORE), and which Pythons to try (TEST_PYTHONS).
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,12 +12,15 @@
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <map>
 #include <random>
+#include <regex>
+#include <sstream>
 
 #include "engine/cores.h"
 #include "engine/python_engine.h"
@@ -35,8 +38,12 @@ using inject::inject;
 using inject::InjectOptions;
 using test::TargetProcess;
 
-std::string g_core;
-std::vector<std::string> g_pythons;
+const std::vector<std::string> kPythons = [] {
+    std::vector<std::string> paths;
+    std::istringstream text(TEST_PYTHONS);
+    for (std::string path; std::getline(text, path, ':');) paths.push_back(path);
+    return paths;
+}();
 
 std::string source(const std::string& name) {
     return std::string(PROGRAM_DIR) + "/" + name;
@@ -44,7 +51,7 @@ std::string source(const std::string& name) {
 
 InjectOptions with_core() {
     InjectOptions options;
-    options.core = g_core;
+    options.core = TEST_CORE;
     return options;
 }
 
@@ -82,12 +89,9 @@ std::map<std::string, std::string> code_padding(pid_t pid) {
     return all;
 }
 
-class EveryPython : public testing::TestWithParam<size_t> {
+class EveryPython : public testing::TestWithParam<std::string> {
   protected:
-    void SetUp() override {
-        if (GetParam() >= g_pythons.size()) GTEST_SKIP() << "no more interpreters here";
-    }
-    const std::string& python() const { return g_pythons[GetParam()]; }
+    const std::string& python() const { return GetParam(); }
 };
 
 TEST_P(EveryPython, LeavesNothingBehind) {
@@ -151,7 +155,7 @@ TEST_P(EveryPython, LosesNoSignal) {
         return call && (call->number == SYS_accept || call->number == SYS_accept4);
     };
     std::mt19937 random(7);
-    const int signals = std::getenv("SPEEDBUMP_TEST_LONG") ? 10000 : 200;
+    const int signals = 200;
     int lost = 0;
     for (int i = 0; i < signals; ++i) {
         while (!waits()) std::this_thread::yield();
@@ -222,13 +226,24 @@ TEST_P(EveryPython, WaitsForAnInterpreterThatStarts) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Inject, EveryPython, testing::Range(size_t{0}, size_t{16}),
-                         [](const testing::TestParamInfo<size_t>& python) {
-                             return std::to_string(python.param);
+// Such as 3_12_1, usr_3_11 and sid_3_14.
+std::string short_name(const std::string& python) {
+    std::smatch version;
+    std::regex_search(python, version, std::regex("3\\.[0-9]+[.0-9]*t?"));
+    std::string name = version.str();
+    if (python.starts_with("/usr/")) name = "usr." + name;
+    if (python.find("/sid-") != std::string::npos) name = "sid." + name;
+    std::replace(name.begin(), name.end(), '.', '_');
+    return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Inject, EveryPython, testing::ValuesIn(kPythons),
+                         [](const testing::TestParamInfo<std::string>& python) {
+                             return short_name(python.param);
                          });
 
 TEST(Inject, TwoAtATimeTakeTurns) {
-    TargetProcess target({g_pythons[0], source("targets.py"), "loop"});
+    TargetProcess target({kPythons[0], source("targets.py"), "loop"});
     std::atomic<int> good{0};
     std::vector<std::thread> attachers;
     for (int i = 0; i < 4; ++i)
@@ -243,7 +258,7 @@ TEST(Inject, TwoAtATimeTakeTurns) {
 
 // The directory of a process in /proc can be locked by everybody; what is ours can't.
 TEST(Inject, NobodyElseCanHoldTheLock) {
-    TargetProcess target({g_pythons[0], source("targets.py"), "sleep"});
+    TargetProcess target({kPythons[0], source("targets.py"), "sleep"});
     const Fd directory(open(fmt::format("/proc/{}", target.pid()).c_str(), O_RDONLY | O_CLOEXEC));
     ASSERT_EQ(flock(directory.get(), LOCK_EX | LOCK_NB), 0);
     InjectOptions options = with_core();
@@ -260,7 +275,7 @@ TEST(Inject, NobodyElseCanHoldTheLock) {
 
 // Two who see the process under different numbers, through mounts of /proc of their own.
 TEST(Inject, TheLockIsOneForAllPidNameSpaces) {
-    TargetProcess target({g_pythons[0], source("targets.py"), "sleep"});
+    TargetProcess target({kPythons[0], source("targets.py"), "sleep"});
     const Fd pid_fd(static_cast<int>(syscall(SYS_pidfd_open, target.pid(), 0)));
     auto held = inject::lock_target(target.pid(), pid_fd, std::chrono::steady_clock::now());
     ASSERT_TRUE(held) << held.error().message;
@@ -280,7 +295,7 @@ TEST(Inject, TheLockIsOneForAllPidNameSpaces) {
 }
 
 TEST(Inject, AStoppedProcessIsNamed) {
-    TargetProcess target({g_pythons[0], source("targets.py"), "sleep"});
+    TargetProcess target({kPythons[0], source("targets.py"), "sleep"});
     kill(target.pid(), SIGSTOP);
     ASSERT_TRUE(eventually(1s, [&] {
         auto refused = inject(target.pid(), with_core());
@@ -292,7 +307,7 @@ TEST(Inject, AStoppedProcessIsNamed) {
 }
 
 TEST(Inject, ATracedProcessIsNamedOrEnteredWithoutPtrace) {
-    for (const std::string& python : g_pythons) {
+    for (const std::string& python : kPythons) {
         TargetProcess target({python, source("targets.py"), "loop"});
         int ready[2];
         ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
@@ -328,7 +343,7 @@ TEST(Inject, ATracedProcessIsNamedOrEnteredWithoutPtrace) {
 }
 
 TEST(Inject, ARequestThatIsNeverReadIsTakenBack) {
-    for (const std::string& python : g_pythons) {
+    for (const std::string& python : kPythons) {
         TargetProcess target({python, source("awkward.py"), "deaf"});
         auto found = process::find_interpreters(target.pid());
         ASSERT_TRUE(found && !found->empty());
@@ -409,7 +424,7 @@ TEST(Files, AScriptNeverLeavesTheTargetsRoot) {
 
 // A loader that is killed while its request waits to be read.
 TEST(Files, AKilledLoaderLeavesNoRequestAndNoFile) {
-    for (const std::string& python : g_pythons) {
+    for (const std::string& python : kPythons) {
         TargetProcess target({python, source("awkward.py"), "deaf"});
         auto found = process::find_interpreters(target.pid());
         ASSERT_TRUE(found && !found->empty());
@@ -463,7 +478,7 @@ TEST(Inject, NoPythonAndNoProcess) {
 }
 
 TEST(Engine, ReportsExitAndExec) {
-    TargetProcess target({g_pythons[0], source("targets.py"), "sleep"});
+    TargetProcess target({kPythons[0], source("targets.py"), "sleep"});
     engine::PythonSession session;
     session.identity = "test";
     session.targets = "a:b\n";
@@ -488,9 +503,9 @@ TEST(Engine, ReportsExitAndExec) {
 }
 
 TEST(Engine, SeveralAtATimeAndTheHeldOneDelaysNobody) {
-    TargetProcess held({g_pythons[0], source("awkward.py"), "held"});
-    TargetProcess one({g_pythons[0], source("targets.py"), "sleep"});
-    TargetProcess two({g_pythons[0], source("targets.py"), "loop"});
+    TargetProcess held({kPythons[0], source("awkward.py"), "held"});
+    TargetProcess one({kPythons[0], source("targets.py"), "sleep"});
+    TargetProcess two({kPythons[0], source("targets.py"), "loop"});
     engine::PythonSession session;
     session.identity = "test";
     session.targets = std::string(100000, '#') + "\na:b\n";
@@ -570,14 +585,3 @@ TEST_P(EveryPython, TheCoreSlowsAndLetsGo) {
 
 } // namespace
 } // namespace speedbump
-
-int main(int argc, char** argv) {
-    testing::InitGoogleTest(&argc, argv);
-    if (argc < 3) {
-        fmt::print(stderr, "usage: {} CORE PYTHON...\n", argv[0]);
-        return 2;
-    }
-    speedbump::g_core = argv[1];
-    speedbump::g_pythons.assign(argv + 2, argv + argc);
-    return RUN_ALL_TESTS();
-}

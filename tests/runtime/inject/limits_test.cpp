@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Targets under limits: each can be entered, or the refusal names the limit, and the target lives.
-// Arguments (from CMake): the test core, the library tight_spots, and the Pythons to try.
+// CMake says which core to load (TEST_CORE), and which Pythons to try (TEST_PYTHONS), and where the
+// library tight_spots is.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <set>
+#include <sstream>
 
 #include "engine/python_engine.h"
 #include "inject/injector.h"
@@ -26,15 +28,19 @@ using inject::inject;
 using inject::InjectOptions;
 using test::TargetProcess;
 
-std::string g_core;
-std::string g_library;
-std::vector<std::string> g_pythons;
+const std::string kLibrary = TIGHT_SPOTS;
+const std::vector<std::string> kPythons = [] {
+    std::vector<std::string> paths;
+    std::istringstream text(TEST_PYTHONS);
+    for (std::string path; std::getline(text, path, ':');) paths.push_back(path);
+    return paths;
+}();
 
 const std::string kProgram = std::string(PROGRAM_DIR) + "/limits.py";
 
 InjectOptions with_core(std::chrono::milliseconds safe_point_timeout = 5000ms) {
     InjectOptions options;
-    options.core = g_core;
+    options.core = TEST_CORE;
     options.safe_point_timeout = safe_point_timeout;
     return options;
 }
@@ -93,9 +99,9 @@ struct FilterFile {
 class EveryPython : public testing::TestWithParam<size_t> {
   protected:
     void SetUp() override {
-        if (GetParam() >= g_pythons.size()) GTEST_SKIP() << "no more interpreters here";
+        if (GetParam() >= kPythons.size()) GTEST_SKIP() << "no more interpreters here";
     }
-    const std::string& python() const { return g_pythons[GetParam()]; }
+    const std::string& python() const { return kPythons[GetParam()]; }
 };
 
 std::set<int> needed_numbers() {
@@ -146,7 +152,7 @@ TEST(Seccomp, EveryNeededCallIsNamedWhereItWouldKill) {
     for (int number : needed_numbers()) {
         if (own.contains(number)) continue;
         const FilterFile file(make_filter({number}, SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_ALLOW));
-        TargetProcess target = start(g_pythons[0], "filter", {file.path});
+        TargetProcess target = start(kPythons[0], "filter", {file.path});
         if (!target.beats_in(5s)) continue; // it needs the call itself
         SCOPED_TRACE(number);
         expect_refused(target, "does not allow");
@@ -169,9 +175,9 @@ TEST_P(EveryPython, SaysWhatAFilterWouldDo) {
 
 TEST_P(EveryPython, ADeepThreadIsLeftAlone) {
     for (const char* left : {"3000", "5000", "10000"}) {
-        TargetProcess only = start(python(), "smallest", {g_library, left});
+        TargetProcess only = start(python(), "smallest", {kLibrary, left});
         expect_refused(only, "bytes of stack left, and an attach needs", with_core(300ms));
-        TargetProcess with_another = start(python(), "small", {g_library, left});
+        TargetProcess with_another = start(python(), "small", {kLibrary, left});
         expect_entered(with_another);
     }
 }
@@ -226,7 +232,7 @@ pid_t only_child(pid_t pid) {
 }
 
 TEST_P(EveryPython, AChildOfVforkIsNotEntered) {
-    TargetProcess target = start(python(), "vfork", {g_library});
+    TargetProcess target = start(python(), "vfork", {kLibrary});
     for (int i = 0; i < 3; ++i) {
         ASSERT_TRUE(target.beats_in(5s, 1));
         std::this_thread::sleep_for(150ms); // older than a process must be
@@ -250,15 +256,3 @@ INSTANTIATE_TEST_SUITE_P(Limits, EveryPython, testing::Range(size_t{0}, size_t{1
 
 } // namespace
 } // namespace speedbump
-
-int main(int argc, char** argv) {
-    testing::InitGoogleTest(&argc, argv);
-    if (argc < 4) {
-        fmt::print(stderr, "usage: {} CORE LIBRARY PYTHON...\n", argv[0]);
-        return 2;
-    }
-    speedbump::g_core = argv[1];
-    speedbump::g_library = argv[2];
-    speedbump::g_pythons.assign(argv + 3, argv + argc);
-    return RUN_ALL_TESTS();
-}
