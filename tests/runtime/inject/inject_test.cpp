@@ -578,9 +578,9 @@ TEST_P(EveryPython, TheCoreSlowsAndLetsGo) {
     auto detached = (*engine)->detach(target.pid(), 5s);
     EXPECT_TRUE(detached) << detached.error().message;
     // What a hook sees it counts: there is none any more.
-    const std::string counted = contents(table.get());
+    const std::string counted = contents(table.counters.get());
     EXPECT_TRUE(target.beats_in(10s, 2000));
-    EXPECT_TRUE(contents(table.get()) == counted);
+    EXPECT_TRUE(contents(table.counters.get()) == counted);
 }
 
 } // namespace

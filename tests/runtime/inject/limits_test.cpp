@@ -98,9 +98,6 @@ struct FilterFile {
 
 class EveryPython : public testing::TestWithParam<size_t> {
   protected:
-    void SetUp() override {
-        if (GetParam() >= kPythons.size()) GTEST_SKIP() << "no more interpreters here";
-    }
     const std::string& python() const { return kPythons[GetParam()]; }
 };
 
@@ -249,7 +246,7 @@ TEST_P(EveryPython, AChildOfVforkIsNotEntered) {
     EXPECT_TRUE(target.beats_in(5s));
 }
 
-INSTANTIATE_TEST_SUITE_P(Limits, EveryPython, testing::Range(size_t{0}, size_t{16}),
+INSTANTIATE_TEST_SUITE_P(Limits, EveryPython, testing::Range(size_t{0}, kPythons.size()),
                          [](const testing::TestParamInfo<size_t>& python) {
                              return std::to_string(python.param);
                          });
