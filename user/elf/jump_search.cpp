@@ -24,6 +24,7 @@ constexpr uint64_t kTableBudget = 64u << 20;
 constexpr size_t kMaxFindings = 16u << 20;
 constexpr uint64_t kMaxCodeSpan = uint64_t{2} << 30; // what 32-bit distances reach
 constexpr size_t kBlock = 1u << 20;
+constexpr size_t kSmallBlock = 64u << 10; // where a page or two are asked for at a time
 constexpr const char* kJump = "something may jump behind its first instruction";
 constexpr const char* kTooMany = "the file has too many jump tables to be searched";
 
@@ -42,9 +43,15 @@ class DataReader {
     DataReader(const ElfFile& file, size_t block) : file_(file), block_size_(block) {}
 
     std::optional<int32_t> word_at(uint64_t address) {
-        if (address < start_ || address - start_ + 4 > block_.size()) load(address);
-        if (address < start_ || address - start_ + 4 > block_.size()) return std::nullopt;
-        return read_i32(block_.data() + (address - start_));
+        const Bytes word = at(address, 4);
+        if (word.size() < 4) return std::nullopt;
+        return read_i32(word.data());
+    }
+    // At most `size` bytes, fewer where the data ends.
+    Bytes at(uint64_t address, uint64_t size) {
+        if (address < start_ || address - start_ + size > block_.size()) load(address);
+        if (address < start_ || address - start_ > block_.size()) return {};
+        return Bytes(block_.data(), block_.size()).substr(address - start_, size);
     }
 
   private:
@@ -118,9 +125,9 @@ class JumpSearch {
 
     // Something at `from` (0: no code) leads to the marked address `target`.
     void add_target(uint64_t target, uint64_t from, const char* obstacle) {
-        auto after =
-            std::upper_bound(stretches_.begin(), stretches_.end(), target,
-                             [](uint64_t value, const Stretch& one) { return value < one.entry; });
+        auto after = std::upper_bound(
+            stretches_.begin(), stretches_.end(), target,
+            [](uint64_t value, const Stretch& other) { return value < other.entry; });
         // Stretches may overlap when functions do: every one that holds the target is concerned.
         while (after != stretches_.begin()) {
             Stretch& one = *--after;
@@ -297,7 +304,7 @@ class JumpSearch {
         for (const Lea& lea : leas_)
             if (is_code(lea.target)) taken.push_back(lea.target);
         std::sort(taken.begin(), taken.end());
-        DataReader reader(file_, kTableBefore + kTableBehind);
+        DataReader reader(file_, kSmallBlock);
         for (Stretch& one : stretches_) {
             if (one.first_target == one.entry) continue;
             auto refuse = [&one](const char* obstacle) {
@@ -314,7 +321,7 @@ class JumpSearch {
             bool hit = false;
             auto lea =
                 std::lower_bound(leas_.begin(), leas_.end(), one.entry,
-                                 [](const Lea& one, uint64_t value) { return one.at < value; });
+                                 [](const Lea& other, uint64_t value) { return other.at < value; });
             for (; lea != leas_.end() && lea->at < one.function_end; ++lea) {
                 std::optional<int32_t> first = reader.word_at(lea->target);
                 has_table = has_table || (first && is_code(lea->target + *first));
@@ -324,18 +331,27 @@ class JumpSearch {
                     return;
                 }
                 table_budget_ -= words;
-                for (uint64_t at = lea->target - std::min(lea->target, kTableBefore);
-                     at < lea->target + kTableBehind; at += 4) {
-                    std::optional<int32_t> distance = reader.word_at(at);
-                    uint64_t target = lea->target + distance.value_or(0);
-                    hit = hit || (distance && target > one.entry && target < one.watched_end);
-                }
+                hit = hit || may_lead_into(reader, lea->target, one);
             }
             if (!has_table)
                 refuse("the function jumps through a register to where is not known");
             else if (hit)
                 refuse("a jump table of the function may lead behind it");
         }
+    }
+
+    // Whether a distance from `table`, near it, leads behind the entry up to the site.
+    static bool may_lead_into(DataReader& reader, uint64_t table, const Stretch& stretch) {
+        const uint64_t end = table + kTableBehind;
+        for (uint64_t at = table - std::min(table, kTableBefore); at < end;) {
+            const Bytes bytes = reader.at(at, end - at);
+            for (size_t i = 0; i + 4 <= bytes.size(); i += 4) {
+                const uint64_t target = table + read_i32(bytes.data() + i);
+                if (target > stretch.entry && target < stretch.watched_end) return true;
+            }
+            at += std::max<uint64_t>(bytes.size() / 4 * 4, 4);
+        }
+        return false;
     }
 
     bool jumps_through_register(const Stretch& one) const {

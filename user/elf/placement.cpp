@@ -228,7 +228,9 @@ class Placement {
             const bool passes = passes_through(instruction, operands);
             if (!passes) stretch.last_branch = address;
             at += instruction.length;
-            if (!passes) break;
+            // Behind the entry nothing is cheaper than the first that is emulated.
+            const bool is_best = !run.sites.empty() && run.sites.back().kind <= SiteKind::kEmulated;
+            if (!passes || is_best) break;
         }
         stretch.end = stretch.entry + at;
     }
