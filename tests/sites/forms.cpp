@@ -122,14 +122,15 @@ Result<size_t> Forms::collect(const std::string& path) {
         if (const auto offset = elf.offset_of_address(address)) entries.insert(*offset);
 
     const std::vector<uint64_t> offsets(entries.begin(), entries.end());
-    const std::vector<elf::ProbeSite> sites = elf::place_probes(elf, offsets, {});
+    const auto sites = elf::place_probes(elf, offsets, {});
     for (size_t i = 0; i < offsets.size(); ++i) {
         const elf::Function* function = elf.function_at_offset(offsets[i]);
         const std::string example =
             fmt::format("{}:{}", path.substr(path.rfind('/') + 1),
                         function != nullptr ? std::string(function->names.front())
                                             : fmt::format("{:#x}", offsets[i]));
-        for (uint64_t offset : std::set<uint64_t>{offsets[i], sites[i].file_offset}) {
+        const uint64_t site = sites[i] ? sites[i]->file_offset : offsets[i];
+        for (uint64_t offset : std::set<uint64_t>{offsets[i], site}) {
             const auto code = elf.code_at(offset, kLongest);
             add(code.data(), code.size(), example);
         }

@@ -131,7 +131,7 @@ Host this_host(const Prober& prober) {
 }
 
 elf::SiteVerdict judge(const Bytes& code, uintptr_t address, const Host& host) {
-    return elf::judge_site({code.data(), code.size()}, address, {host.turns_nops_into_calls},
+    return elf::judge_site({code.data(), code.size()}, address, {host.turns_nops_into_calls, true},
                            elf::SitePosition::kEntry);
 }
 

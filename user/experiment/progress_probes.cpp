@@ -16,9 +16,7 @@ namespace speedbump::experiment {
 namespace {
 
 elf::PlacementOptions placement_of(const engine::Features& features) {
-    elf::PlacementOptions placement;
-    placement.kernel_optimizes_nop5 = features.nop5_optimized;
-    return placement;
+    return {engine::site_options(features)};
 }
 
 // The word of struct pt_regs that holds a register of this number in machine code.
