@@ -14,6 +14,7 @@
 #include <set>
 #include <sstream>
 
+#include "engine/cores.h"
 #include "engine/python_engine.h"
 #include "inject/injector.h"
 #include "inject/seccomp_filter.h"
@@ -129,8 +130,9 @@ TEST_P(EveryPython, ExactlyTheNeededCalls) {
     session.identity = "test";
     session.targets = "__main__:beat delay=1ms\n";
     session.lines = {0};
-    const Fd table = test::make_table(1, 1000000);
-    session.table = table.get();
+    const test::TableFiles table = test::make_table(1, 1000000);
+    session.settings = table.settings.get();
+    session.counters = table.counters.get();
     auto engine = engine::PythonEngine::create(session, engine::core_directories());
     ASSERT_TRUE(engine);
     auto attachment = (*engine)->attach(target.pid());
