@@ -2,26 +2,29 @@
 #include "cli/wrong_usage.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string_view>
 #include <utility>
 
 namespace speedbump::cli {
 namespace {
 
-// How many letters must change, come or go to make one word of the other.
+// How many letters must change, come, go or trade places with the next to make one word of the
+// other (optimal string alignment).
 size_t changes_between(std::string_view one, std::string_view other) {
-    std::vector<size_t> row(other.size() + 1);
-    std::iota(row.begin(), row.end(), size_t{0});
-    for (size_t i = 0; i < one.size(); ++i) {
-        size_t diagonal = std::exchange(row[0], i + 1);
-        for (size_t k = 0; k < other.size(); ++k) {
-            const size_t replaced = diagonal + (one[i] != other[k]);
-            diagonal = row[k + 1];
-            row[k + 1] = std::min({replaced, diagonal + 1, row[k] + 1});
+    std::vector<std::vector<size_t>> least(one.size() + 1, std::vector<size_t>(other.size() + 1));
+    for (size_t i = 0; i <= one.size(); ++i) {
+        for (size_t k = 0; k <= other.size(); ++k) {
+            if (i == 0 || k == 0) {
+                least[i][k] = i + k;
+                continue;
+            }
+            least[i][k] = std::min({least[i - 1][k - 1] + (one[i - 1] != other[k - 1]),
+                                    least[i - 1][k] + 1, least[i][k - 1] + 1});
+            if (i > 1 && k > 1 && one[i - 1] == other[k - 2] && one[i - 2] == other[k - 1])
+                least[i][k] = std::min(least[i][k], least[i - 2][k - 2] + 1);
         }
     }
-    return row.back();
+    return least[one.size()][other.size()];
 }
 
 // The one of `names` that `word` is a slip of; empty: none.
@@ -82,7 +85,7 @@ Error wrong_usage(const CLI::App& app, const CLI::ParseError& error,
     if (commands.empty()) return wrong_command(app, words);
     const CLI::App& command = *commands.back();
     const std::string help = app.get_name() + " " + command.get_name() + " --help";
-    const std::vector<std::string> unknown = command.remaining();
+    const std::vector<std::string> unknown = app.remaining(true);
     if (error.get_name() == "ExtrasError" && !unknown.empty()) {
         return wrong_word(command, unknown.front(), help);
     }
