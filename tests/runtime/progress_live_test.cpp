@@ -62,8 +62,14 @@ class Program {
         uint64_t ns = 0; // of a call
     };
     Answer call(const std::string& name, int calls, int us, int threads) {
+        send(name, calls, us, threads);
+        return hear(name);
+    }
+    void send(const std::string& name, int calls, int us, int threads) {
         std::fprintf(to_, "%s %d %d %d\n", name.c_str(), calls, us, threads);
         std::fflush(to_);
+    }
+    Answer hear(const std::string& name) {
         Answer answer;
         if (std::fscanf(from_, "%lu %lu", &answer.returns, &answer.ns) != 2)
             ADD_FAILURE() << name << " ended the program";
@@ -235,7 +241,8 @@ TEST_F(LiveProgress, OthersThatMapTheFileDoNotPay) {
         ASSERT_TRUE(opened) << opened.error().message;
         EXPECT_LT(cost(), 1.5 * plain) << point;
         EXPECT_EQ(units(*opened->points.front()), 0u);
-        EXPECT_EQ(target.call("plain", 100, 0, 1).returns, units(*opened->points.front()));
+        const uint64_t returns = target.call("plain", 100, 0, 1).returns;
+        EXPECT_EQ(units(*opened->points.front()), returns);
     }
 }
 
@@ -252,8 +259,10 @@ TEST_F(LiveProgress, ChildrenAreCounted) {
         ProgressPoint& point = *opened->points.front();
         // A file that others map as well is probed for everybody once a child has been seen.
         if (shared) {
-            (void)target.call("fork:plain", 1, 300'000, 1);
+            target.send("fork:plain", 1, 300'000, 1);
+            usleep(100'000);
             (void)units(point);
+            (void)target.hear("fork:plain");
         }
         const uint64_t before = units(point);
         const uint64_t returns = target.call("fork:plain", 200, 0, 2).returns;

@@ -63,7 +63,7 @@ TEST_F(Exits, ReturnsAndTailCalls) {
         function("tail", "push %rbx\npop %rbx\njmp two") +
         function("some", "test %edi,%edi\njne two\nret") + function("pointer", "jmp *%rax") +
         function("method", "jmp *16(%rdi)") + function("loop", "1: dec %edi\njne 1b\nret"));
-    EXPECT_THAT(exits_of(*file, "two"), ElementsAre("ret", "repz"));
+    EXPECT_THAT(exits_of(*file, "two"), ElementsAre("ret", "ret"));
     EXPECT_THAT(exits_of(*file, "tail"), ElementsAre("jmp"));
     EXPECT_THAT(exits_of(*file, "some"), ElementsAre("jnz if taken", "ret"));
     EXPECT_THAT(exits_of(*file, "pointer"), ElementsAre("jmp"));
@@ -99,6 +99,31 @@ TEST_F(Exits, Tables) {
     const auto file = assemble(function("other", "ret") + function("chooses", code) + table);
     // The last one is a tail call, or goes on in the function: that is seen when it happens.
     EXPECT_THAT(exits_of(*file, "chooses"), ElementsAre("ret", "ret", "jmp if it leads out"));
+}
+
+// The rest of a table is read although an entry leads to a part that nothing else leads to.
+TEST_F(Exits, TablesThatLeadToColdParts) {
+    const std::string cold =
+        ".section .text.unlikely,\"ax\",@progbits\n.type chooses.cold, @function\n"
+        "chooses.cold:\n.cfi_startproc\ncall *%rax\nret\n.cfi_endproc\n"
+        ".size chooses.cold, .-chooses.cold\n.text\n";
+    const std::string near =
+        "lea .Lt(%rip),%rdx\nmovslq (%rdx,%rdi,4),%rax\nadd %rdx,%rax\njmp *%rax\n"
+        ".La: ret\n.Lc: mov $1,%eax\nret";
+    const std::string table =
+        ".section .rodata\n.Lt: .long .La-.Lt, chooses.cold-.Lt, .Lc-.Lt\n.long "
+        "0x70000000\n.text\n";
+    for (const std::string check : {"cmp $2,%edi\nja .La\n", ""}) {
+        const auto file = assemble(function("chooses", check + near) + cold + table);
+        EXPECT_THAT(exits_of(*file, "chooses"), ElementsAre("ret", "ret", "ret")) << check;
+    }
+    const std::string fixed =
+        "cmp $2,%rdi\nja .La\njmp *.Lt(,%rdi,8)\n.La: ret\n.Lc: mov $1,%eax\nret";
+    workshop_.write("fixed.s", ".text\n" + function("chooses", fixed) + cold +
+                                   ".section .rodata\n.Lt: .quad .La, chooses.cold, .Lc, 0\n");
+    workshop_.run("as -o fixed.o fixed.s && ld -o fixed fixed.o -e chooses");
+    EXPECT_THAT(exits_of(*workshop_.open("fixed"), "chooses"),
+                ElementsAre("ret", "jmp if it leads out", "ret", "ret"));
 }
 
 TEST_F(Exits, RefusedWithTheReason) {

@@ -177,6 +177,11 @@ class Walk {
         }
     };
 
+    struct Table {
+        std::optional<uint64_t> bound; // how many entries it has, where that is known
+        bool of_addresses = false;     // not of distances; known with the bound
+    };
+
     bool belongs(uint64_t address) const {
         return std::any_of(parts_.begin(), parts_.end(), [address](const Part& part) {
             return address >= part.range.begin && address < part.range.end;
@@ -199,7 +204,9 @@ class Walk {
     std::optional<uint64_t> table_bound() const;
     void read_tables();
     void read_distances(uint64_t table, std::optional<uint64_t> bound);
-    void read_addresses(uint64_t table);
+    void read_addresses(uint64_t table, std::optional<uint64_t> bound);
+    // The end of a table whose length is not known, and no entry of it.
+    bool ends_table(uint64_t target) const;
     void refuse(std::string reason) {
         if (reason_.empty()) reason_ = std::move(reason);
     }
@@ -210,8 +217,8 @@ class Walk {
     std::map<uint64_t, uint8_t> seen_; // instructions that are reached: address, length
     std::deque<uint64_t> todo_;
     std::map<uint64_t, Exit> exits_;
-    std::vector<Instruction> history_;    // of the straight line that is followed
-    std::map<uint64_t, uint64_t> tables_; // that may lead into the function: bound or 0
+    std::vector<Instruction> history_; // of the straight line that is followed
+    std::map<uint64_t, Table> tables_; // that may lead into the function
     std::set<uint64_t> tables_read_;
     uint64_t table_budget_ = kTableBudget;
     std::set<uint64_t> undecided_; // indirect jumps
@@ -291,7 +298,7 @@ void Walk::follow_run(uint64_t address) {
 // Addresses that the instruction takes: where an indirect jump may lead, or find its table.
 void Walk::take(const Instruction& one) {
     if (const auto address = one.taken_address()) {
-        tables_.try_emplace(*address, 0);
+        tables_.try_emplace(*address);
         return;
     }
     const bool fixed = !finder_.file->is_position_independent();
@@ -299,9 +306,9 @@ void Walk::take(const Instruction& one) {
         const ZydisDecodedOperand& operand = one.operands[i];
         if (fixed && operand.type == ZYDIS_OPERAND_TYPE_MEMORY &&
             operand.mem.index != ZYDIS_REGISTER_NONE)
-            tables_.try_emplace(static_cast<uint64_t>(operand.mem.disp.value), 0);
+            tables_.try_emplace(static_cast<uint64_t>(operand.mem.disp.value));
         if (fixed && operand.type == ZYDIS_OPERAND_TYPE_IMMEDIATE && !operand.imm.is_relative)
-            tables_.try_emplace(operand.imm.value.u, 0);
+            tables_.try_emplace(operand.imm.value.u);
     }
 }
 
@@ -428,6 +435,12 @@ std::optional<uint64_t> Walk::table_bound() const {
 void Walk::indirect_jump(const Instruction& one) {
     if (!is_switch(one)) {
         undecided_.insert(one.address);
+        // jmp *table(,%index,8)
+        const auto bound = table_bound();
+        const ZydisDecodedOperand& where = one.first();
+        if (bound && *bound <= kMaxTable && one.has_memory(0) && where.mem.scale == 8 &&
+            where.mem.base == ZYDIS_REGISTER_NONE)
+            tables_[static_cast<uint64_t>(where.mem.disp.value)] = {bound, true};
         return;
     }
     switches_.push_back(one.address);
@@ -436,7 +449,8 @@ void Walk::indirect_jump(const Instruction& one) {
     for (auto before = history_.rbegin(); bound && before != history_.rend(); ++before) {
         const auto table = before->taken_address();
         if (!table) continue;
-        if (*bound <= kMaxTable) tables_[*table] = std::max(tables_[*table], *bound);
+        if (*bound <= kMaxTable)
+            tables_[*table].bound = std::max(tables_[*table].bound.value_or(0), *bound);
         break;
     }
 }
@@ -444,7 +458,7 @@ void Walk::indirect_jump(const Instruction& one) {
 // What each address that the function takes may be: a table of distances from itself, or of
 // addresses, or a place in the function.
 void Walk::read_tables() {
-    for (const auto& [table, bound] : std::map(tables_)) {
+    for (const auto& [table, known] : std::map(tables_)) {
         if (!reason_.empty()) return;
         if (!tables_read_.insert(table).second) continue;
         if (belongs(table)) {
@@ -454,8 +468,13 @@ void Walk::read_tables() {
             }
             continue;
         }
-        read_distances(table, bound == 0 ? std::nullopt : std::optional(bound));
-        if (!finder_.file->is_position_independent()) read_addresses(table);
+        if (known.of_addresses) {
+            read_addresses(table, known.bound);
+            continue;
+        }
+        read_distances(table, known.bound);
+        if (!known.bound && !finder_.file->is_position_independent())
+            read_addresses(table, std::nullopt);
     }
     const std::vector<uint64_t>* pointers = finder_.pointers();
     if (pointers == nullptr) return refuse("the relocations of the file can't be read");
@@ -483,26 +502,33 @@ void Walk::read_distances(uint64_t table, std::optional<uint64_t> bound) {
         int32_t distance;
         std::memcpy(&distance, bytes->data() + i * 4, sizeof distance);
         const uint64_t target = table + static_cast<uint64_t>(int64_t{distance});
-        const bool starts = std::any_of(parts_.begin(), parts_.end(), [target](const Part& part) {
-            return part.has_start(target);
-        });
-        if (!bound && !starts) return;
+        if (!bound && ends_table(target)) return;
         has_labels_ = true;
-        follow(target);
+        if (!is_tail_call(target)) follow(target);
     }
 }
 
-void Walk::read_addresses(uint64_t table) {
-    if (kMaxTable * 8 > table_budget_) return refuse("it has too many tables");
-    table_budget_ -= kMaxTable * 8;
-    const auto bytes = read_address(*finder_.file, table, kMaxTable * 8);
-    if (!bytes) return;
-    for (size_t i = 0; i + 8 <= bytes->size() && reason_.empty(); i += 8) {
+bool Walk::ends_table(uint64_t target) const {
+    for (const Part& part : parts_)
+        if (target >= part.range.begin && target < part.range.end) return !part.has_start(target);
+    // A part of the function that nothing else leads to has no symbol of a function.
+    const FramePart* frame = finder_.frames.find(target);
+    return frame == nullptr || finder_.function_at(frame->begin) != nullptr;
+}
+
+void Walk::read_addresses(uint64_t table, std::optional<uint64_t> bound) {
+    const uint64_t most = bound.value_or(kMaxTable);
+    if (most * 8 > table_budget_) return refuse("it has too many tables");
+    table_budget_ -= most * 8;
+    const auto bytes = read_address(*finder_.file, table, most * 8);
+    const size_t entries = bytes ? bytes->size() / 8 : 0;
+    if (bound && entries < *bound) return refuse("a table of jumps can't be read");
+    for (size_t i = 0; i < entries && reason_.empty(); ++i) {
         uint64_t target;
-        std::memcpy(&target, bytes->data() + i, sizeof target);
-        if (target == entry_ || !belongs(target)) return;
+        std::memcpy(&target, bytes->data() + i * 8, sizeof target);
+        if (!bound && (target == entry_ || ends_table(target))) return;
         has_labels_ = true;
-        follow(target);
+        if (!is_tail_call(target)) follow(target);
     }
 }
 

@@ -22,13 +22,6 @@ namespace {
 
 using Kind = ProgressSpec::Kind;
 
-std::vector<pid_t> processes_of(session::Session& session) {
-    std::vector<pid_t> pids;
-    for (const session::ProcessInfo& process : session.snapshot().processes)
-        if (process.alive) pids.push_back(process.pid);
-    return pids;
-}
-
 // Calls of native functions.
 class Calls : public ProgressPoint {
   public:
@@ -41,7 +34,7 @@ class Calls : public ProgressPoint {
     Result<void> attach(const std::vector<pid_t>& pids) { return probes_.attach(pids); }
 
     Result<Reading> read() override {
-        if (auto followed = probes_.follow(processes_of(programs_->session())); !followed)
+        if (auto followed = probes_.follow(programs_->session().snapshot().processes); !followed)
             return std::move(followed).error();
         return Reading{programs_->sum(programs_->skeleton().maps.units, index_), monotonic_ns()};
     }
@@ -169,7 +162,9 @@ Result<std::vector<std::unique_ptr<ProgressPoint>>> open_progress(
     if (specs.size() > SB_MAX_PROGRESS)
         return make_error(ErrorKind::kUsage,
                           "more than " + std::to_string(SB_MAX_PROGRESS) + " progress points");
-    const std::vector<pid_t> pids = processes_of(session);
+    std::vector<pid_t> pids;
+    for (const session::ProcessInfo& process : session.snapshot().processes)
+        if (process.alive) pids.push_back(process.pid);
     std::vector<std::unique_ptr<ProgressPoint>> points;
     std::shared_ptr<Programs> programs;
     for (uint32_t index = 0; index < specs.size(); ++index) {

@@ -16,7 +16,9 @@ namespace speedbump::experiment {
 namespace {
 
 elf::PlacementOptions placement_of(const engine::Features& features) {
-    return {engine::site_options(features)};
+    elf::PlacementOptions placement;
+    placement.kernel_optimizes_nop5 = features.nop5_optimized;
+    return placement;
 }
 
 // The word of struct pt_regs that holds a register of this number in machine code.
@@ -198,24 +200,27 @@ Result<void> ProgressProbes::attach(const std::vector<pid_t>& pids) {
     return {};
 }
 
-Result<void> ProgressProbes::follow(const std::vector<pid_t>& pids) {
-    // Another process may get the number of one that has ended.
-    const std::set<pid_t> alive(pids.begin(), pids.end());
-    std::erase_if(known_, [&alive](pid_t pid) { return !alive.contains(pid); });
-    for (Batch& batch : batches_)
-        std::erase_if(batch.narrow,
-                      [&alive](const auto& one) { return !alive.contains(one.first); });
+Result<void> ProgressProbes::follow(const std::vector<session::ProcessInfo>& processes) {
+    std::set<pid_t> listed, alive;
     std::vector<pid_t> born;
-    for (const pid_t pid : pids)
-        if (!known_.contains(pid)) born.push_back(pid);
-    if (born.empty()) return {};
+    bool missed = false; // one has lived and ended: what it called is lost, that of the next is not
+    for (const session::ProcessInfo& process : processes) {
+        listed.insert(process.pid);
+        if (process.alive) alive.insert(process.pid);
+        if (known_.contains(process.pid)) continue;
+        missed |= !process.alive;
+        if (process.alive) born.push_back(process.pid);
+    }
+    // Another process may get the number of one that has ended.
+    std::erase_if(known_, [&](pid_t pid) { return !listed.contains(pid); });
     Files files;
     if (auto looked = look(born, files); !looked) return looked;
     for (Batch& batch : batches_) {
+        std::erase_if(batch.narrow, [&](const auto& one) { return !alive.contains(one.first); });
         const bool concerned = std::any_of(files.begin(), files.end(), [&batch](const auto& one) {
             return one.second.contains(batch.file);
         });
-        if (batch.wide || !concerned) continue;
+        if (batch.wide || (!concerned && !missed)) continue;
         if (auto done = widen(batch); !done) return done;
     }
     return {};

@@ -29,8 +29,8 @@ class ProgressProbes {
     // Probes the functions that the line names in these processes. An error is about all of them;
     // kNotFound: none has such a function.
     Result<void> attach(const std::vector<pid_t>& pids);
-    // Deals with processes that have been born since.
-    Result<void> follow(const std::vector<pid_t>& pids);
+    // Deals with processes that have been born since, ended ones included.
+    Result<void> follow(const std::vector<session::ProcessInfo>& processes);
 
   private:
     // Sites in one file that were found at one time.
