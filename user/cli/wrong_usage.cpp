@@ -86,7 +86,8 @@ Error wrong_usage(const CLI::App& app, const CLI::ParseError& error,
     const CLI::App& command = *commands.back();
     const std::string help = app.get_name() + " " + command.get_name() + " --help";
     const std::vector<std::string> unknown = app.remaining(true);
-    if (error.get_name() == "ExtrasError" && !unknown.empty()) {
+    // Not by its name, which is the command's for this one.
+    if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !unknown.empty()) {
         return wrong_word(command, unknown.front(), help);
     }
     std::string message = error.what();
