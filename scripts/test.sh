@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # vm is a part of kmod
-order=(check unit runtime python kmod fuzz fresh asan tsan)
+order=(check unit package runtime python kmod fuzz fresh asan tsan)
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -83,7 +83,7 @@ run_tests() {
     fi
     # thread sanitizer's shadow does not fit every random layout of the address space
     [ "$run" != tsan ] || command=(setarch --addr-no-randomize)
-    case $run in runtime | python | kmod | vm | unit | fresh | campaign) command=("${root[@]}") ;; esac
+    case $run in runtime | python | kmod | vm | unit | package | fresh | campaign) command=("${root[@]}") ;; esac
     # These judge times and real processes, on machines that others use as well: one that fails is
     # given a second try, and the log shows both.
     local tries=() timeout=900
