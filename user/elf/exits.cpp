@@ -589,6 +589,11 @@ ExitFinder::~ExitFinder() = default;
 Result<WaysOut> ExitFinder::find(uint64_t entry_offset) const {
     const auto entry = impl_->file->address_of_offset(entry_offset);
     if (!entry) return refusal("there is no code");
+    // In a program of Go only its own functions, package.name, have the goroutine in R14.
+    const Function* function = impl_->is_go ? impl_->function_at(*entry) : nullptr;
+    const auto name = function != nullptr ? function->names.front() : std::string_view();
+    if (impl_->is_go && (name.find('.') == name.npos || name.ends_with(".abi0")))
+        return refusal("it is not a function of Go's own ABI in a program of Go");
     return Walk(*impl_, *entry).run();
 }
 
