@@ -32,7 +32,7 @@ def test_what_has_no_site_is_skipped_with_the_reason() -> None:
     assert "vmovd %xmm0, %eax" in skipped["only_vex"], done
     assert "get wrong" in skipped["only_vex"], done
     sites = {one["name"]: one["site"] for line in report["lines"] for one in line["matches"]}
-    assert sites["bits"]["instruction"] == "ret", sites
+    assert sites["spilled_bits"]["instruction"] == "mov -0x20(%rsp), %rax", sites
     assert sites["fill"]["instruction"] == "mov %rdi, %rax", sites
     assert sites["red_zone"]["instruction"] != "nopl (%rax,%rax,1)", sites
     target.send("")
