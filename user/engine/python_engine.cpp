@@ -142,7 +142,8 @@ Result<void> PythonEngine::begin(pid_t pid, int channel, uint64_t roots) const {
                     {"roots", roots},
                     {"pid_namespace", process::pid_namespace_of(pid)},
                     {"clock_offset_ns", process::monotonic_offset_of(pid)}};
-    std::vector<int> descriptors = {session_.settings, session_.counters};
+    std::vector<int> descriptors;
+    if (session_.settings >= 0) descriptors = {session_.settings, session_.counters};
     if (long_targets_.valid())
         descriptors.push_back(long_targets_.get());
     else

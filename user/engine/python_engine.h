@@ -29,7 +29,7 @@ struct PythonSession {
     std::string identity;        // names the session; not empty
     std::string targets;         // the text of the targets file
     std::vector<uint32_t> lines; // indexes of the Python lines that apply
-    int settings = -1;           // the two memfds of the session's table (abi.h), the caller's
+    int settings = -1; // the two memfds of the session's table (abi.h), the caller's; or none
     int counters = -1;
 };
 
