@@ -74,7 +74,9 @@ const std::vector<NeededCall>& needed_calls() {
         // The core: the session, its table, a delay, the end.
         {"getpid", SYS_getpid, {}},
         {"eventfd2", SYS_eventfd2, {}},
+        {"fcntl for the table's seals", SYS_fcntl, {0, F_GET_SEALS}},
         {"mmap of the table", SYS_mmap, {0, 4096, kData, MAP_SHARED}},
+        {"mmap of the table's settings", SYS_mmap, {0, 4096, PROT_READ, MAP_SHARED}},
         {"poll", SYS_poll, {}},
         {"recvmsg", SYS_recvmsg, {0, 0, MSG_CMSG_CLOEXEC}},
         {"recvfrom", SYS_recvfrom, {}},
