@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 
 from services import Missing, need, wait_for  # noqa: F401 (for the tests)
 
-_BUILD = pathlib.Path(__file__).resolve().parents[2] / "build"
+_BUILD = pathlib.Path(__file__).resolve().parent.parent.parent / "build"
 SPEEDBUMP = os.environ.get("SPEEDBUMP_BINARY", str(_BUILD / "speedbump"))
 PROGRAMS = pathlib.Path(os.environ.get("SPEEDBUMP_PROGRAMS", _BUILD / "programs"))
 PUPPET = str(PROGRAMS / "puppet")

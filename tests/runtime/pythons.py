@@ -8,7 +8,7 @@ import sys
 
 from harness import _leftovers
 
-SOURCE = pathlib.Path(__file__).resolve().parents[2]
+SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
 CACHE = pathlib.Path.home() / ".cache" / "speedbump"
 
 
