@@ -3,7 +3,7 @@
 # Installs what is missing, builds, and runs every test.
 #
 #   scripts/test.sh [--no-setup] [--long] [LABEL...]   LABEL: those of `order` below; default: all
-#   of them; and fresh, a new root of the distribution, which fetches much
+#   of them; and by name fresh, a new root of the distribution, which fetches much, and tsan
 #
 # --long also runs the campaigns, which take hours. The last line is "N passed, M failed, K skipped".
 # The exit status is 0 when nothing failed; a run that lacks a test of the sources has failed.
@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # vm is a part of kmod
-order=(check unit package runtime python kmod fuzz asan tsan)
+order=(check unit package runtime python kmod fuzz asan)
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -23,10 +23,10 @@ for argument in "$@"; do
     --no-setup) with_setup= ;;
     --long) long=yes ;;
     *)
-        case " ${order[*]} vm fresh " in
+        case " ${order[*]} vm fresh tsan " in
         *" $argument "*) runs+=("$argument") ;;
         *)
-            echo "unknown label '$argument': ${order[*]} vm fresh" >&2
+            echo "unknown label '$argument': ${order[*]} vm fresh tsan" >&2
             exit 2
             ;;
         esac
