@@ -30,7 +30,7 @@ def google_cases(pattern: str, prefix: str) -> set[str]:
 
 def without_parameter(name: str) -> str:
     """Suite.Case of Instance/Suite.Case/parameter."""
-    return re.sub(r"\w+/(\w+\.\w+)/\w+$", r"\1", name)
+    return re.sub(r"\w+/(\w+\.\w+)/.*$", r"\1", name)
 
 
 def python_cases(pattern: str, prefix: str, are_campaigns: bool = False) -> set[str]:
