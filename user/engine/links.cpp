@@ -8,12 +8,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <fstream>
-#include <system_error>
-#include <thread>
 
 #include "engine/shielded.h"
 
@@ -43,7 +39,7 @@ Links& Links::operator=(Links&& other) noexcept {
 }
 
 Links::~Links() {
-    close_all(descriptors_);
+    close_shielded(descriptors_);
 }
 
 void Links::append(Links&& other) {
@@ -54,30 +50,6 @@ void Links::append(Links&& other) {
 void Links::release_all(std::vector<Links> sets) {
     Links all;
     for (Links& set : sets) all.append(std::move(set));
-}
-
-void Links::close_all(const std::vector<int>& descriptors) {
-    if (descriptors.empty()) return;
-    // Each release waits for an RCU grace period of its own (uprobe_unregister_sync(); for perf
-    // events 0.25 s was seen), but those that wait at the same time share it.
-    std::atomic<size_t> next{0};
-    const auto work = [&] {
-        run_shielded([&] {
-            for (size_t i = next++; i < descriptors.size(); i = next++) ::close(descriptors[i]);
-        });
-    };
-    std::vector<std::thread> threads;
-    const size_t extra = std::min<size_t>(descriptors.size(), 256) - 1;
-    threads.reserve(extra);
-    for (size_t i = 0; i < extra; ++i) {
-        try {
-            threads.emplace_back(work);
-        } catch (const std::system_error&) {
-            break; // at a task limit: fewer at a time
-        }
-    }
-    work();
-    for (std::thread& thread : threads) thread.join();
 }
 
 int Links::attach_multi(int program, const std::string& path,
@@ -94,9 +66,9 @@ int Links::attach_multi(int program, const std::string& path,
     options.uprobe_multi.cookies = cookies.data();
     options.uprobe_multi.cnt = static_cast<__u32>(places.size());
     options.uprobe_multi.pid = pid < 0 ? 0 : static_cast<__u32>(pid);
-    int result = -EAGAIN;
     descriptors_.reserve(descriptors_.size() + 1);
-    run_shielded([&] { result = bpf_link_create(program, 0, BPF_TRACE_UPROBE_MULTI, &options); });
+    const int result =
+        run_shielded([&] { return bpf_link_create(program, 0, BPF_TRACE_UPROBE_MULTI, &options); });
     if (result < 0) return -result;
     descriptors_.push_back(result);
     return 0;
@@ -112,23 +84,20 @@ int Links::attach_perf(int program, const std::string& path, const UprobePlace& 
     attributes.probe_offset = place.file_offset;
     LIBBPF_OPTS(bpf_link_create_opts, options);
     options.perf_event.bpf_cookie = place.cookie;
-    int result = -EAGAIN;
     descriptors_.reserve(descriptors_.size() + 1);
-    run_shielded([&] {
+    const int result = run_shielded([&] {
         const long event = syscall(SYS_perf_event_open, &attributes, pid, pid < 0 ? 0 : -1, -1,
                                    PERF_FLAG_FD_CLOEXEC);
-        if (event < 0) {
-            result = -errno;
-            return;
-        }
+        if (event < 0) return -errno;
         const int fd = static_cast<int>(event);
-        result = bpf_link_create(program, fd, BPF_PERF_EVENT, &options);
-        if (result >= 0 && ioctl(fd, PERF_EVENT_IOC_ENABLE, 0) != 0) {
+        int link = bpf_link_create(program, fd, BPF_PERF_EVENT, &options);
+        if (link >= 0 && ioctl(fd, PERF_EVENT_IOC_ENABLE, 0) != 0) {
             const int error_number = errno;
-            ::close(result);
-            result = -error_number;
+            ::close(link);
+            link = -error_number;
         }
         ::close(fd); // the link holds the event
+        return link;
     });
     if (result < 0) return -result;
     descriptors_.push_back(result);

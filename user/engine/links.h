@@ -40,8 +40,6 @@ class Links {
     int attach_perf(int program, const std::string& path, const UprobePlace& place, pid_t pid);
 
   private:
-    static void close_all(const std::vector<int>& descriptors);
-
     std::vector<int> descriptors_;
 };
 

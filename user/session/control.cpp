@@ -176,6 +176,10 @@ Result<void> ControlServer::Impl::watch(int fd, uint32_t events, uint64_t source
 Result<void> ControlServer::Impl::try_listen() {
     auto opened = open_control_directory(directory_path, true);
     if (!opened) return std::move(opened).error();
+    // Before there is a file to remove.
+    auto started = ControlGuard::start(*opened, directory_path, names);
+    if (!started) return std::move(started).error();
+    guard.emplace(std::move(*started));
     const std::string path = path_in(*opened, names[0]);
     Fd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket.valid()) return errno_error("socket", errno);
@@ -204,9 +208,6 @@ Result<void> ControlServer::listen(const std::string& directory) {
         if (done || done.error().kind != ErrorKind::kNotFound) break;
     }
     if (!done) return std::move(done).error().with_context("control socket");
-    auto guard = ControlGuard::start(impl_->directory, directory, impl_->names);
-    if (!guard) return std::move(guard).error().with_context("control socket");
-    impl_->guard.emplace(std::move(*guard));
     return {};
 }
 

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +10,8 @@
 #include <array>
 #include <cerrno>
 #include <utility>
+
+#include "util/apart.h"
 
 namespace speedbump::session {
 
@@ -36,19 +37,21 @@ void remove_control_files(const Fd& directory, const std::string& path,
 Result<ControlGuard> ControlGuard::start(const Fd& directory, const std::string& path,
                                          const std::vector<std::string>& names) {
     std::array<int, 2> ends = {};
+    std::array<int, 2> ready = {};
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) return errno_error("pipe", errno);
     const Fd guards_end(ends[0]);
     ControlGuard guard;
     guard.life_line_ = Fd(ends[1]);
+    if (::pipe2(ready.data(), O_CLOEXEC) != 0) return errno_error("pipe", errno);
+    const Fd is_apart(ready[0]);
+    Fd not_yet(ready[1]);
     // no signal may reach the guard between fork and its own mask
     sigset_t all = {};
     sigset_t before = {};
     ::sigfillset(&all);
     ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    guard.pid_ = ::fork();
+    guard.pid_ = fork_apart("sb-guard");
     if (guard.pid_ == 0) {
-        ::setsid();
-        ::prctl(PR_SET_NAME, "sb-guard"); // what is killed by the name "speedbump" is not this
         if (::chdir("/") != 0) ::_exit(1);
         close_all_but(guards_end.get(), directory.get());
         char byte = 0;
@@ -60,6 +63,11 @@ Result<ControlGuard> ControlGuard::start(const Fd& directory, const std::string&
     const int error_number = errno;
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     if (guard.pid_ < 0) return errno_error("fork", error_number);
+    // Until then what is done to this process by name reaches the guard, too.
+    not_yet.reset();
+    char byte = 0;
+    while (::read(is_apart.get(), &byte, 1) < 0 && errno == EINTR) {
+    }
     return guard;
 }
 
@@ -69,7 +77,7 @@ ControlGuard::ControlGuard(ControlGuard&& other) noexcept
 ControlGuard::~ControlGuard() {
     if (pid_ < 0) return;
     ::kill(pid_, SIGKILL); // rather than wait for one that someone has stopped
-    while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+    while (::waitpid(pid_, nullptr, __WALL) < 0 && errno == EINTR) {
     }
 }
 

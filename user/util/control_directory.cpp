@@ -10,8 +10,23 @@
 
 namespace speedbump {
 
+namespace {
+
+constexpr const char* kOfRoot = "/run/speedbump";
+
+Result<void> make_directory(const std::string& path) {
+    // A root that holds little but one program has no /run.
+    if (path == kOfRoot && ::mkdir("/run", 0755) != 0 && errno != EEXIST)
+        return errno_error("mkdir /run", errno);
+    if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+        return errno_error("mkdir " + path, errno);
+    return {};
+}
+
+} // namespace
+
 Result<std::string> control_directory() {
-    if (::geteuid() == 0) return std::string("/run/speedbump");
+    if (::geteuid() == 0) return std::string(kOfRoot);
     const char* runtime = std::getenv("XDG_RUNTIME_DIR");
     if (runtime == nullptr || runtime[0] != '/') {
         return make_error(ErrorKind::kUnsupported, "XDG_RUNTIME_DIR names no directory")
@@ -21,8 +36,8 @@ Result<std::string> control_directory() {
 }
 
 Result<Fd> open_control_directory(const std::string& path, bool create) {
-    if (create && ::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-        return errno_error("mkdir " + path, errno);
+    if (create) {
+        if (auto made = make_directory(path); !made) return made.error();
     }
     Fd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (!directory.valid()) {
