@@ -113,11 +113,11 @@ def running(command: list, folder: pathlib.Path, port: int, answers: Callable[[]
 
 
 @contextlib.contextmanager
-def redis() -> Iterator[Service]:
+def redis(*options: str) -> Iterator[Service]:
     port = _free_port()
     with _folder() as folder, running(
         [need("redis-server"), "--port", str(port), "--bind", "127.0.0.1", "--save", "",
-         "--appendonly", "no", "--dir", str(folder)], folder, port, lambda: _is_open(port),
+         "--appendonly", "no", "--dir", str(folder), *options], folder, port, lambda: _is_open(port),
     ) as service:
         yield service
 

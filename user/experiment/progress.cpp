@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <set>
 
+#include "elf/marks.h"
 #include "engine/iterator.h"
 #include "engine/quiet_libbpf.h"
 #include "experiment/progress_polls.h"
@@ -15,6 +16,7 @@
 #include "process/maps.h"
 #include "targets/matcher.h"
 #include "util/clock.h"
+#include "util/text.h"
 
 namespace speedbump::experiment {
 
@@ -82,6 +84,7 @@ class Marks : public ProgressPoint {
                     continue;
                 const auto file = process::open_mapped_file(pid, mapping);
                 if (!file) return file.error();
+                if (auto safe = check(spec, file->get(), mapping.path); !safe) return safe;
                 LIBBPF_OPTS(bpf_usdt_opts, options, .usdt_cookie = index_);
                 const std::string path = "/proc/self/fd/" + std::to_string(file->get());
                 const engine::QuietLibbpf quiet;
@@ -95,6 +98,25 @@ class Marks : public ProgressPoint {
     }
 
   private:
+    // That all places of the mark in a file may be probed.
+    Result<void> check(const ProgressSpec& spec, int file, const std::string& path) const {
+        const auto marks = elf::read_marks(file, path);
+        if (!marks) return marks.error();
+        const bool moves_to_nop5 = libbpf_major_version() > 1 || libbpf_minor_version() >= 7;
+        for (const elf::Mark& mark : *marks) {
+            if (mark.provider != spec.second || mark.name != spec.third) continue;
+            const auto verdict =
+                elf::judge_mark(mark, engine::site_options(programs_->features()), moves_to_nop5);
+            if (!verdict.allowed)
+                return make_error(ErrorKind::kUnsupported,
+                                  "the mark " + spec.third + " in " + printable(path) +
+                                      " can't be probed: its instruction " +
+                                      elf::instruction_text(mark.code, mark.address) + " " +
+                                      verdict.reason);
+        }
+        return {};
+    }
+
     bool keep(bpf_link* link, const std::string& what) {
         if (!link) {
             error_ = errno_error("count " + what, errno);

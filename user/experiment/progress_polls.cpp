@@ -1,24 +1,19 @@
 // SPDX-License-Identifier: MIT
 #include "experiment/progress_polls.h"
 
-#include <curl/curl.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <re2/re2.h>
-#include <spawn.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmath>
-#include <csignal>
 #include <vector>
 
+#include "experiment/program_output.h"
+#include "experiment/web_page.h"
 #include "util/clock.h"
 #include "util/fd.h"
 #include "util/text.h"
-
-extern char** environ;
 
 namespace speedbump::experiment {
 
@@ -69,50 +64,13 @@ class Command : public ProgressPoint {
     explicit Command(std::string command) : command_(std::move(command)) {}
 
     Result<Reading> read() override {
-        int ends[2];
-        if (::pipe2(ends, O_CLOEXEC) != 0) return errno_error("pipe", errno);
-        Fd output(ends[0]), input(ends[1]);
-        posix_spawn_file_actions_t actions;
-        posix_spawn_file_actions_init(&actions);
-        posix_spawn_file_actions_adddup2(&actions, input.get(), STDOUT_FILENO);
-        posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-        // A group of its own, so that what it has started can be ended with it.
-        posix_spawnattr_t attributes;
-        posix_spawnattr_init(&attributes);
-        posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-        posix_spawnattr_setpgroup(&attributes, 0);
-        char shell[] = "/bin/sh", option[] = "-c";
-        char* arguments[] = {shell, option, command_.data(), nullptr};
-        pid_t pid = -1;
-        const int error = ::posix_spawn(&pid, shell, &actions, &attributes, arguments, environ);
-        posix_spawnattr_destroy(&attributes);
-        posix_spawn_file_actions_destroy(&actions);
-        input.reset();
-        if (error != 0) return errno_error("start '" + printable(command_) + "'", error);
-
-        std::string answer;
-        bool in_time = true;
-        const auto deadline = Clock::now() + kPatience;
-        for (;;) {
-            const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-            pollfd wait{output.get(), POLLIN, 0};
-            in_time = left.count() > 0 && ::poll(&wait, 1, static_cast<int>(left.count())) > 0;
-            if (!in_time) break;
-            char buffer[4096];
-            const ssize_t got = ::read(output.get(), buffer, sizeof(buffer));
-            if (got <= 0 || answer.size() > kMaxAnswer) break;
-            answer.append(buffer, static_cast<size_t>(got));
-        }
-        if (!in_time) ::kill(-pid, SIGKILL);
-        int status = 0;
-        ::waitpid(pid, &status, 0);
-        if (!in_time)
-            return make_error(ErrorKind::kTimeout, "'" + printable(command_) + "' takes too long");
-        const auto units = number_of(answer);
-        if (status != 0 || !units)
+        auto output = output_of({"/bin/sh", "-c", command_}, kPatience, kMaxAnswer);
+        if (!output) return std::move(output).error();
+        const auto units = number_of(output->text);
+        if (output->status != 0 || !units)
             return make_error(ErrorKind::kInvalid, "'" + printable(command_) +
                                                        "' prints no running total: '" +
-                                                       printable(answer.substr(0, 60)) + "'");
+                                                       printable(output->text.substr(0, 60)) + "'");
         return Reading{*units, monotonic_ns()};
     }
 
@@ -188,35 +146,12 @@ class File : public ProgressPoint {
 
 class Http : public ProgressPoint {
   public:
-    Http(std::string url, Pattern pattern)
-        : url_(std::move(url)), pattern_(std::move(pattern)), curl_(curl_easy_init()) {}
+    Http(std::string url, Pattern pattern) : url_(std::move(url)), pattern_(std::move(pattern)) {}
 
     Result<Reading> read() override {
-        if (!curl_) return make_error(ErrorKind::kIo, "cannot begin with libcurl");
-        std::string page;
-        char reason[CURL_ERROR_SIZE] = "";
-        CURL* curl = curl_.get();
-        curl_easy_setopt(curl, CURLOPT_URL, url_.c_str());
-        curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
-        curl_easy_setopt(curl, CURLOPT_FAILONERROR, 1L);
-        curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
-        curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS,
-                         static_cast<long>(std::chrono::milliseconds(kPatience).count()));
-        curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, reason);
-        curl_easy_setopt(curl, CURLOPT_WRITEDATA, &page);
-        curl_easy_setopt(
-            curl, CURLOPT_WRITEFUNCTION,
-            +[](char* data, size_t size, size_t count, void* to) -> size_t {
-                auto& text = *static_cast<std::string*>(to);
-                if (text.size() + size * count > kMaxAnswer) return 0;
-                text.append(data, size * count);
-                return size * count;
-            });
-        const CURLcode code = curl_easy_perform(curl);
-        if (code != CURLE_OK)
-            return make_error(ErrorKind::kIo,
-                              "get " + printable(url_) + ": " +
-                                  (reason[0] != '\0' ? reason : curl_easy_strerror(code)));
+        const Result<std::string> got = page_.get(url_, kPatience, kMaxAnswer);
+        if (!got) return got.error();
+        const std::string& page = *got;
         const uint64_t at = monotonic_ns();
         for (size_t begin = 0; begin < page.size();) {
             const size_t end = std::min(page.find('\n', begin), page.size());
@@ -229,12 +164,9 @@ class Http : public ProgressPoint {
     }
 
   private:
-    struct Cleanup {
-        void operator()(CURL* curl) const { curl_easy_cleanup(curl); }
-    };
     std::string url_;
     Pattern pattern_;
-    std::unique_ptr<CURL, Cleanup> curl_; // kept, and with it the connection
+    WebPage page_; // kept, and with it the connection
 };
 
 } // namespace

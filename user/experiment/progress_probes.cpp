@@ -15,12 +15,6 @@ namespace speedbump::experiment {
 
 namespace {
 
-elf::PlacementOptions placement_of(const engine::Features& features) {
-    elf::PlacementOptions placement;
-    placement.kernel_optimizes_nop5 = features.nop5_optimized;
-    return placement;
-}
-
 // The word of struct pt_regs that holds a register of this number in machine code.
 uint8_t word_of(uint8_t number) {
     constexpr uint8_t kWords[] = {10, 11, 12, 5, 19, 4, 13, 14, 9, 8, 7, 6, 3, 2, 1, 0};
@@ -70,7 +64,7 @@ ProgressProbes::ProgressProbes(std::shared_ptr<Programs> programs, uint32_t prog
       progress_(progress),
       timed_(timed),
       file_{"--progress", {std::move(line)}},
-      resolver_(file_, placement_of(programs_->features())) {}
+      resolver_(file_, {engine::site_options(programs_->features())}) {}
 
 Result<void> ProgressProbes::add_site(Batch& batch, uint64_t offset, sb_progress_site site) {
     site.progress = progress_;
