@@ -16,6 +16,8 @@ static void nap(long ms)
     nanosleep(&time, NULL);
 }
 
+static volatile int is_down;
+
 /* Sleeps for ever with `left` bytes of the stack below it. */
 static void *go_down(void *left)
 {
@@ -29,20 +31,28 @@ static void *go_down(void *left)
     pthread_attr_getstack(&attributes, &low, &size);
     down = alloca((size_t)(&here - (char *)low) - (size_t)left);
     memset((char *)down, 1, 64);
+    is_down = 1;
     while (down[0] == 1)
-        nap(1000);
+        nap(3600 * 1000L);
     return NULL;
 }
 
-/* Starts a thread with a stack of 16 KB, of which `left` bytes are not in use. */
+/*
+ * Starts a thread with a stack of 16 KB, of which `left` bytes are not in use, and waits until it
+ * is so deep: before, it has room for much.
+ */
 int sleep_deep(unsigned long left)
 {
     pthread_attr_t attributes;
     pthread_t thread;
+    int error;
 
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, 16384);
-    return pthread_create(&thread, &attributes, go_down, (void *)left);
+    error = pthread_create(&thread, &attributes, go_down, (void *)left);
+    while (error == 0 && !is_down)
+        nap(1);
+    return error;
 }
 
 /* Makes a child that is on the memory of this process for some time, as is its caller. */

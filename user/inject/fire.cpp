@@ -39,6 +39,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kAllSignals = ~uint64_t{0};
 constexpr uint64_t kUncatchable = (1ULL << (SIGKILL - 1)) | (1ULL << (SIGSTOP - 1));
+// glibc's own, which the first pthread_create() of a process lets through (late_init(), 2.34).
+constexpr uint64_t kGlibcSignals = (1ULL << (32 - 1)) | (1ULL << (33 - 1));
 constexpr uint64_t kSyscallSize = 2; // bytes of the instruction
 // How long a borrowed thread may take from its answer to the call that it issues again.
 constexpr std::chrono::milliseconds kBackTimeout{5};
@@ -52,10 +54,18 @@ constexpr std::chrono::milliseconds kClockSlack{5};
 // two waits might be just about to wait.
 constexpr int kLooksAtRunning = 3;
 constexpr std::chrono::microseconds kBetweenLooks{50};
+// A thread gets at least so long to come to its first stop, whatever was spent on looking at the
+// process: one that has to wait for a CPU may take its time.
+constexpr std::chrono::milliseconds kFirstStop{250};
 constexpr long kUnknownCall = std::numeric_limits<long>::max(); // on no list
 
 void sleep_for(nanoseconds duration) {
     std::this_thread::sleep_for(duration);
+}
+
+// Whether a thread with this signal mask may be in the stub, where all signals are blocked.
+bool may_be_in_stub(uint64_t mask) {
+    return (mask | kUncatchable | kGlibcSignals) == kAllSignals;
 }
 
 BlockedCall call_of(const user_regs_struct& regs) {
@@ -287,7 +297,6 @@ Result<Fire::Plan::Look> Fire::Plan::look(pid_t tid, Clock::time_point deadline)
     const auto deep = too_deep.find(tid);
     if (call && deep != too_deep.end() && deep->second == call->stack_pointer)
         return Look::kUnsafe; // as deep as when it was last stopped
-    doubts.erase(tid);
     std::optional<WaitWatch::Wait> wait;
     if (call && call->number >= 0) {
         const Interruption interruption = judge_interruption(pid_fd.get(), *call);
@@ -298,6 +307,7 @@ Result<Fire::Plan::Look> Fire::Plan::look(pid_t tid, Clock::time_point deadline)
         }
     }
 
+    doubts.erase(tid); // not before: what waits for a CPU after a stop is as deep as it was
     Clock::time_point begin;
     switch (hold_thread(pid, tid, deadline, begin)) {
         case Hold::kHeld:
@@ -363,7 +373,9 @@ Result<FireReport> Fire::fire(Clock::time_point deadline) {
     std::optional<Error> failure;
     on_tracer_thread([&] {
         // Blocked threads first: they are at rest, and whether they stand well is known already.
-        for (nanoseconds pause = std::chrono::microseconds(300);;) {
+        // Each thread is looked at once at least, so that the reason can be told.
+        bool is_first = true;
+        for (nanoseconds pause = std::chrono::microseconds(300);; is_first = false) {
             std::vector<pid_t> threads = process::read_threads(plan.pid);
             if (threads.empty()) {
                 failure = errno_error(fmt::format("process {}", plan.pid), ESRCH);
@@ -374,19 +386,21 @@ Result<FireReport> Fire::fire(Clock::time_point deadline) {
             });
             bool over = false;
             for (pid_t tid : threads) {
-                Result<Plan::Look> look = plan.look(tid, deadline);
+                const Clock::time_point end =
+                    is_first ? std::max(deadline, Clock::now() + kFirstStop) : deadline;
+                Result<Plan::Look> look = plan.look(tid, end);
                 if (!look) {
                     failure = std::move(look.error());
                     return;
                 }
                 if (*look == Plan::Look::kFired) return;
-                over = *look == Plan::Look::kStuck || Clock::now() > deadline;
+                over = *look == Plan::Look::kStuck || Clock::now() > end;
                 if (over) break;
             }
             const bool all_refused = std::all_of(threads.begin(), threads.end(), [&](pid_t tid) {
                 return plan.refused.contains(tid);
             });
-            if (over || all_refused) {
+            if (over || all_refused || Clock::now() > deadline) {
                 failure = plan.give_up();
                 return;
             }
@@ -433,9 +447,9 @@ bool Fire::is_empty() const {
     if (!plan.answered) return false;
     std::optional<ThreadStatus> thread = read_status(plan.pid, plan.report.borrowed);
     if (!thread) return true; // it has ended since
-    // All signals are blocked in the stub, and rt_sigreturn, which leaves it, unblocks them.
-    if (plan.resumption.mode == kResumeFrame && (plan.mask | kUncatchable) != kAllSignals &&
-        (thread->blocked_signals | kUncatchable) != kAllSignals)
+    // rt_sigreturn, which leaves the stub, sets the thread's own mask again.
+    if (plan.resumption.mode == kResumeFrame && !may_be_in_stub(plan.mask) &&
+        !may_be_in_stub(thread->blocked_signals))
         return true;
     return blocked_elsewhere(plan.report.borrowed);
 }

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
@@ -13,9 +14,13 @@
 
 namespace speedbump::inject {
 
-// Recorded with the raw_syscalls tracepoints, and what the code of glibc and the core adds where it
-// takes another way. tests/runtime/inject (ExactlyTheNeededCalls) fails when one is missing: it
-// attaches to programs that would be killed for any call that is not here.
+// How it is known: recorded with the raw_syscalls tracepoints, for each Python and its way of
+// hooking, and read from the sources of what runs there: payload.cpp, pyext/src, CPython's locks,
+// and of glibc 2.17 to 2.42 pthread_create(), pthread_getattr_np(), malloc() and dlopen(). What a
+// version or a setting of these (GLIBC_TUNABLES) does another way is listed too, as long as a
+// refusal for it would not meet programs that never make the call: what glibc does without goes by
+// `kMayFail`. tests/runtime/inject (ExactlyTheNeededCalls) fails when one is missing: it attaches
+// to programs that would be killed for any call that is not here.
 const std::vector<NeededCall>& needed_calls() {
     constexpr uint64_t kPrivate = MAP_PRIVATE | MAP_ANONYMOUS;
     constexpr uint64_t kData = PROT_READ | PROT_WRITE;
@@ -25,6 +30,8 @@ const std::vector<NeededCall>& needed_calls() {
     constexpr uint64_t kThread = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD |
                                  CLONE_SYSVSEM | CLONE_SETTLS | CLONE_PARENT_SETTID |
                                  CLONE_CHILD_CLEARTID;
+    constexpr uint64_t kGuardInstall = 102;      // MADV_GUARD_INSTALL, absent in older headers
+    constexpr uint64_t kNameMemory = 0x53564d41; // PR_SET_VMA
     constexpr bool kMayFail = true;
     static const std::vector<NeededCall> calls = {
         // The borrowed thread (payload.cpp), and pthread_create() on it.
@@ -36,6 +43,11 @@ const std::vector<NeededCall>& needed_calls() {
         {"sigaltstack", SYS_sigaltstack, {}},
         {"mmap", SYS_mmap, {0, kThreadStack, PROT_NONE, kPrivate | MAP_STACK, kNoFile}},
         {"mprotect", SYS_mprotect, {0, kThreadStack, kData}},
+        // From 2.42 on the guard is not a mapping of its own.
+        {"mmap", SYS_mmap, {0, kThreadStack, kData, kPrivate | MAP_STACK, kNoFile}},
+        {"madvise", SYS_madvise, {0, 4096, kGuardInstall}, kMayFail},
+        {"madvise", SYS_madvise, {0, kThreadStack, MADV_NOHUGEPAGE}, kMayFail},
+        {"prctl to name memory", SYS_prctl, {kNameMemory}, kMayFail},
         {"clone3", SYS_clone3, {}},
         {"clone", SYS_clone, {kThread}},
         {"rt_sigpending", SYS_rt_sigpending, {}, kMayFail},
@@ -59,6 +71,8 @@ const std::vector<NeededCall>& needed_calls() {
         {"mmap", SYS_mmap, {0, 1 << 20, kData, kPrivate, kNoFile}},
         {"brk", SYS_brk, {}, kMayFail},
         {"sched_getaffinity", SYS_sched_getaffinity, {}, kMayFail},
+        {"prlimit64", SYS_prlimit64, {0, RLIMIT_STACK}, kMayFail}, // hook_eval.cpp, too
+        {"sched_yield", SYS_sched_yield, {}, kMayFail},
         {"getrandom", SYS_getrandom, {}, kMayFail},
         {"mremap", SYS_mremap, {}, kMayFail},
         // dlopen() of the core and its libraries.

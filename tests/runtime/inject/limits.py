@@ -5,6 +5,7 @@ none: under no limit.
 filter FILE: under a seccomp filter, an array of struct sock_filter.
 strictwx: memory that was written can't be executed (PR_SET_MDWE).
 memory BYTES: RLIMIT_AS is that much above what is in use.
+tasks: RLIMIT_NPROC is what is in use; as another user, since root's tasks are not limited.
 waitall: recv(MSG_WAITALL) of 8 bytes, which come in two halves; ends with status 3 at a short one.
 small LIBRARY BYTES, smallest LIBRARY BYTES: a thread of 16 KB sleeps with so much of its stack
 left; the main thread sleeps too, or waits for a signal.
@@ -15,6 +16,7 @@ import ctypes
 import mmap
 import os
 import resource
+import select
 import signal
 import socket
 import struct
@@ -50,8 +52,11 @@ def under_filter():
     head = ctypes.create_string_buffer(struct.pack("@HP", len(steps) // 8, ctypes.addressof(buffer)))
     prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
     beat()
+    poll = select.poll()  # a call that an attach makes, too: the filter needs no others
     prctl(22, 2, ctypes.addressof(head), 0, 0)  # PR_SET_SECCOMP
-    sleep()
+    while True:
+        beat()
+        poll.poll(50)
 
 
 def strict_wx():
@@ -63,6 +68,12 @@ def little_memory():
     with open("/proc/self/statm") as pages:
         used = int(pages.read().split()[0]) * 4096
     resource.setrlimit(resource.RLIMIT_AS, (used + int(argument[0]), -1))
+    sleep()
+
+
+def no_more_tasks():
+    resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+    os.setresuid(65534, 65534, 65534)
     sleep()
 
 
@@ -103,6 +114,7 @@ def in_vfork():
     "filter": under_filter,
     "strictwx": strict_wx,
     "memory": little_memory,
+    "tasks": no_more_tasks,
     "waitall": wait_for_all,
     "small": small_stack,
     "smallest": small_stack,
