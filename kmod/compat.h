@@ -3,6 +3,7 @@
 #ifndef SB_COMPAT_H
 #define SB_COMPAT_H
 
+#include <asm/unistd.h>
 #include <linux/version.h>
 #include <linux/uprobes.h>
 #include <linux/fs.h>
@@ -21,6 +22,16 @@
 #else
 #define SB_FILTER_ARGS \
 	struct uprobe_consumer *self, enum uprobe_filter_ctx context, struct mm_struct *mm
+#endif
+
+/*
+ * 6.18 rewrites a probed 5-byte nop into a call of a trampoline that fork does not copy: a child that
+ * makes the call ends with SIGSEGV. The uprobe system call came with that, and tells of backports.
+ */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 18, 0) || defined(__NR_uprobe)
+#define SB_NOP5_IS_SAFE false
+#else
+#define SB_NOP5_IS_SAFE true
 #endif
 
 struct sb_uprobe {

@@ -388,7 +388,7 @@ static int sb_at_entry(const struct sb_reader *reader, u64 offset)
 	return sb_elf_entry(reader, offset);
 }
 
-int sb_site_check(const struct sb_reader *reader, u64 offset)
+int sb_site_check(const struct sb_reader *reader, u64 offset, bool nop5_is_safe)
 {
 	u8 code[SB_SITE_MAX];
 	ssize_t got;
@@ -402,7 +402,7 @@ int sb_site_check(const struct sb_reader *reader, u64 offset)
 		return got;
 	ret = sb_site_length(code, got);
 	if (ret == sizeof(sb_nop5) && !memcmp(code, sb_nop5, sizeof(sb_nop5))) {
-		ret = sb_at_entry(reader, offset);
+		ret = nop5_is_safe ? sb_at_entry(reader, offset) : -ENOENT;
 		return ret == -ENOENT ? -EOPNOTSUPP : ret;
 	}
 	return ret < 0 ? ret : 0;
@@ -411,7 +411,7 @@ int sb_site_check(const struct sb_reader *reader, u64 offset)
 #else
 
 /* What this machine's kernels accept for a probe they also execute as it would have been. */
-int sb_site_check(const struct sb_reader *reader, u64 offset)
+int sb_site_check(const struct sb_reader *reader, u64 offset, bool nop5_is_safe)
 {
 	return 0;
 }

@@ -12,16 +12,16 @@
 
 /*
  * The length of the x86-64 instruction that begins at `code`, of which `length` bytes are there, when
- * it is known to do under a uprobe what it does without one, on every kernel that the module is built
- * for; else -EOPNOTSUPP.
+ * it is known to do under a uprobe what it does without one; else -EOPNOTSUPP. Of a 5-byte nop that
+ * is true of some kernels and places only: see sb_site_check().
  */
 int sb_site_length(const u8 *code, size_t length);
 
 /*
  * Whether a probe may sit at `offset` of the file: 0; -EOPNOTSUPP when what stands there is no such
- * instruction, or a 5-byte nop, which kernels turn into a call, elsewhere than at a function's entry;
- * or the errno of the file.
+ * instruction, or a 5-byte nop, unless `nop5_is_safe` (SB_NOP5_IS_SAFE) and it is where a function
+ * begins; or the errno of the file.
  */
-int sb_site_check(const struct sb_reader *reader, u64 offset);
+int sb_site_check(const struct sb_reader *reader, u64 offset, bool nop5_is_safe);
 
 #endif

@@ -353,7 +353,7 @@ static int sb_find_code(struct sb_target *target, const struct sb_command *comma
 	if (!ret && !IS_ALIGNED(offset, UPROBE_SWBP_INSN_SIZE))
 		ret = -ENOENT;
 	if (!ret)
-		ret = sb_site_check(&reader, offset);
+		ret = sb_site_check(&reader, offset, SB_NOP5_IS_SAFE);
 	if (ret)
 		goto out;
 	target->files[0].inode = igrab(inode);

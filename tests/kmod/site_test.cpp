@@ -183,9 +183,47 @@ void look_at(const std::filesystem::path& path, Sum& sum) {
         if (!verdict_at(offset, at_entry ? elf::SitePosition::kEntry : elf::SitePosition::kInside))
             continue;
         ++sum.sites;
-        EXPECT_EQ(sb_site_check(&reader, offset), 0)
+        EXPECT_EQ(sb_site_check(&reader, offset, true), 0)
             << path << fmt::format(" 0x{:x} ", offset)
             << text_of((*image)->code_at(offset, SB_SITE_MAX));
+    }
+}
+
+// Places with a nop of 5 bytes: where a function begins, behind its endbr64, and further on.
+__asm__(
+    ".pushsection .text\n"
+    ".type nop_entry, @function\n"
+    "nop_entry: .byte 0x0f, 0x1f, 0x44, 0, 0; ret\n"
+    ".type nop_behind, @function\n"
+    "nop_behind: endbr64; .byte 0x0f, 0x1f, 0x44, 0, 0; ret\n"
+    ".type nop_inside, @function\n"
+    "nop_inside: endbr64; mov %rdi, -8(%rsp); .byte 0x0f, 0x1f, 0x44, 0, 0; ret\n"
+    ".popsection\n");
+
+TEST(KmodSite, Nop5OnlyAtAnEntryAndWhereTheKernelIsSafe) {
+    File file{Fd(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC)),
+              std::filesystem::file_size("/proc/self/exe")};
+    const auto image = elf::ElfFile::open(file.fd.get(), "self");
+    ASSERT_TRUE(image);
+    const sb_reader reader = {read_file, &file, file.size};
+    const auto offset_of = [&](std::string_view name) -> uint64_t {
+        for (const elf::Function& one : (*image)->functions())
+            if (one.names.front() == name) return one.file_offset;
+        return 0;
+    };
+    const struct {
+        uint64_t offset;
+        int when_safe, otherwise;
+    } places[] = {
+        {offset_of("nop_entry"), 0, -EOPNOTSUPP},
+        {offset_of("nop_behind"), 0, 0},
+        {offset_of("nop_behind") + 4, 0, -EOPNOTSUPP},
+        {offset_of("nop_inside") + 4, 0, 0},
+        {offset_of("nop_inside") + 9, -EOPNOTSUPP, -EOPNOTSUPP},
+    };
+    for (const auto& place : places) {
+        EXPECT_EQ(sb_site_check(&reader, place.offset, true), place.when_safe) << place.offset;
+        EXPECT_EQ(sb_site_check(&reader, place.offset, false), place.otherwise) << place.offset;
     }
 }
 

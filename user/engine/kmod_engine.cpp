@@ -220,11 +220,26 @@ class KmodEngine::OwnProbe {
     double plain_ = 0;
 };
 
+namespace {
+
+// On kernels that rewrite 5-byte nops the module takes none.
+bool is_refused_nop(const CalibrationSite& site, const Result<void>& attached) {
+    return site.kind == elf::SiteKind::kOptimizedNop && !attached &&
+           attached.error().error_number == EOPNOTSUPP;
+}
+
+} // namespace
+
 Result<Floors> KmodEngine::calibrate() {
     Floors result;
     for (const CalibrationSite& site : calibration_sites()) {
         OwnProbe probe(*this, site);
-        if (auto attached = probe.attach(); !attached)
+        auto attached = probe.attach();
+        if (is_refused_nop(site, attached)) {
+            accepts_nop5_ = false;
+            continue;
+        }
+        if (!attached)
             return std::move(attached).error().with_context("calibrate the kernel module");
         std::vector<double> floors, outsides;
         for (int batch = 0; batch < kRounds * kBatches; ++batch) {
@@ -244,8 +259,9 @@ Result<std::vector<CalibrationRow>> KmodEngine::measure_accuracy(
     std::vector<CalibrationRow> rows;
     for (const CalibrationSite& site : calibration_sites()) {
         OwnProbe probe(*this, site);
-        if (auto attached = probe.attach(); !attached)
-            return std::move(attached).error().with_context("measure the accuracy");
+        auto attached = probe.attach();
+        if (is_refused_nop(site, attached)) continue;
+        if (!attached) return std::move(attached).error().with_context("measure the accuracy");
         rows.push_back(accuracy_of("kmod", site.kind, delays, [&](nanoseconds delay, int calls) {
             return probe.added_ns(spin_of(delay, site.kind), calls);
         }));

@@ -29,8 +29,10 @@ class KmodEngine {
     KmodEngine(const KmodEngine&) = delete;
     KmodEngine& operator=(const KmodEngine&) = delete;
 
-    // As of BpfEngine.
+    // As of BpfEngine; a kind of site that the module refuses costs 0.
     Result<Floors> calibrate();
+    // Whether 5-byte nops may be probed, as of calibrate().
+    bool accepts_nop5() const { return accepts_nop5_; }
     Result<std::vector<CalibrationRow>> measure_accuracy(const std::vector<nanoseconds>& delays);
     // Takes effect with the next tend().
     void configure(uint32_t target, const TargetSettings& settings, uint64_t window_origin_ns);
@@ -84,6 +86,7 @@ class KmodEngine {
     uint64_t lost_before_ = 0; // as the module counted when this was opened
     uint64_t lost_members_ = 0;
     bool armed_ = false;
+    bool accepts_nop5_ = true;
     nanoseconds outside_[3] = {}; // the part of a delayed hit outside the module's spin, by kind
     Clock::time_point next_change_ = Clock::time_point::max();
     std::vector<Setting> settings_;     // by target

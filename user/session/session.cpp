@@ -221,6 +221,7 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options,
     auto floors = impl->kmod ? impl->kmod->calibrate() : impl->bpf->calibrate();
     if (!floors) return std::move(floors).error();
     impl->floors = *floors;
+    if (impl->kmod && !impl->kmod->accepts_nop5()) impl->features.nop5_is_safe = false;
 
     impl->epoll = Fd(epoll_create1(EPOLL_CLOEXEC));
     if (!impl->epoll.valid()) return errno_error("epoll_create1", errno);
