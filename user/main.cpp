@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <new>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "cli/command.h"
@@ -25,6 +28,17 @@ void print_error(const Error& error) {
         speedbump::log::error(error.message);
     }
     if (!error.hint.empty()) std::fprintf(stderr, "speedbump: try: %s\n", error.hint.c_str());
+}
+
+// The standard library throws where a thread or memory is not to be had.
+speedbump::Result<int> run_action(const speedbump::cli::Action& action) {
+    try {
+        return action();
+    } catch (const std::system_error& problem) {
+        return speedbump::errno_error(problem.what(), problem.code().value());
+    } catch (const std::bad_alloc&) {
+        return speedbump::errno_error("take memory", ENOMEM);
+    }
 }
 
 } // namespace
@@ -78,7 +92,7 @@ int main(int argc, char** argv) {
         print_error(wrong_usage(app, error, arguments));
         return kWrongUsage;
     }
-    const auto status = action();
+    const speedbump::Result<int> status = run_action(action);
     if (status) return *status;
     print_error(status.error());
     return exit_status(status.error().kind);

@@ -206,5 +206,13 @@ TEST_F(MapsTest, AnotherMappingAtThatPlaceIsNotTaken) {
     EXPECT_EQ(fd.error().kind, ErrorKind::kNotFound);
 }
 
+TEST(PathWithin, IsThatOfTheProcess) {
+    EXPECT_EQ(path_within("/", "/usr/lib/a.so"), "/usr/lib/a.so");
+    EXPECT_EQ(path_within("/srv/root", "/srv/root/usr/lib/a.so"), "/usr/lib/a.so");
+    EXPECT_EQ(path_within("/srv/root", "/srv/rooted/a.so"), "/srv/rooted/a.so");
+    EXPECT_EQ(path_within("/srv/root", "[vdso]"), "[vdso]");
+    EXPECT_EQ(root_of(getpid()), "/");
+}
+
 } // namespace
 } // namespace speedbump::process

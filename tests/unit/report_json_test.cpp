@@ -85,9 +85,11 @@ TEST(Json, CalibrateGolden) {
 
 TEST(Json, ListGolden) {
     expect_golden("list.json",
-                  indented(list_json(kContext, {{{"/lib/a.so", "_Z1fi", "f(int)", 4096, 12, false},
-                                                 {"/lib/a.so", "memcpy", "", 8192, 0, true}},
-                                                {{7, 0, "shop", "Cart.price", "/srv/shop.py"}}})));
+                  indented(list_json(
+                      kContext, {{{"/lib/a.so", "_Z1fi", "f(int)", 4096, 12, false, {}},
+                                  {"/lib/a.so", "memcpy", "", 8192, 0, true, {}},
+                                  {"/lib/a.so", "memset", "", 9216, 9, false, "not probed: vpxor"}},
+                                 {{7, 0, "shop", "Cart.price", "/srv/shop.py"}}})));
 }
 
 TEST(Json, BytesThatAreNoUtf8DoNotBreakTheDocument) {
@@ -113,6 +115,17 @@ TEST(CheckText, WithoutAPlaceLinesAreNotLookedAt) {
     EXPECT_FALSE(nothing_matched(report, sample_file()));
 }
 
+TEST(CheckText, ALineOfWhatCantBeProbedIsRefused) {
+    CheckReport report;
+    report.places = {"process 1 (init)"};
+    report.skipped = {{"/lib/a.so", "memset", 0, "not probed: vpxor"}};
+    TargetsFile file = targets::parse_targets("+a.so:memset\n+a.so:other\n", "f").file;
+    const auto states = line_states(report, file);
+    EXPECT_EQ(states[0], LineState::kRefused);
+    EXPECT_EQ(states[1], LineState::kUnmatched);
+    EXPECT_TRUE(nothing_matched(report, file));
+}
+
 TEST(CheckText, NothingMatchedWhenEveryLineWasLookedAtInVain) {
     CheckReport report;
     report.places = {"process 1 (init)"};
@@ -125,10 +138,10 @@ TEST(CheckText, NothingMatchedWhenEveryLineWasLookedAtInVain) {
 
 TEST(ListText, LinesCanBeReadBackAsTargets) {
     const std::vector<ListedFunction> functions = {
-        {"/usr/lib/libz.so.1", "inflate", "", 1, 1, false},
-        {"/usr/lib/a b:c.so", "_Z1fii", "f(int, \"x\"[2])", 2, 1, false},
-        {"/opt/odd*[name].so", "operator", "ns::operator*(A const&, int)", 3, 1, false},
-        {"/opt/back\\slash \"q\".so", "f", "", 3, 1, false}};
+        {"/usr/lib/libz.so.1", "inflate", "", 1, 1, false, {}},
+        {"/usr/lib/a b:c.so", "_Z1fii", "f(int, \"x\"[2])", 2, 1, false, {}},
+        {"/opt/odd*[name].so", "operator", "ns::operator*(A const&, int)", 3, 1, false, {}},
+        {"/opt/back\\slash \"q\".so", "f", "", 3, 1, false, {}}};
     const targets::ParseOutcome outcome =
         targets::parse_targets(list_text({functions, {}}), "list");
     ASSERT_TRUE(outcome.errors.empty()) << targets::format_diagnostics("list", outcome.errors);

@@ -33,7 +33,8 @@ Result<int> check(const CheckArguments& arguments) {
     }
     if (auto written = output->finish(); !written) return std::move(written).error();
     if (report::nothing_matched(*found, *file)) {
-        return make_error(ErrorKind::kNothingMatched, "no line matches anything");
+        return make_error(ErrorKind::kNothingMatched,
+                          "no line matches anything that can be slowed");
     }
     return int{kDone};
 }

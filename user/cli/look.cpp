@@ -66,9 +66,24 @@ std::vector<process::ListedProcess> list_proc() {
     return list;
 }
 
+// Says of each function in `functions[first...]`, all of this file, why it can't be probed, if so.
+void judge_functions(const elf::ElfFile& file, const elf::PlacementOptions& placement,
+                     std::vector<report::ListedFunction>& functions, size_t first) {
+    std::vector<uint64_t> entries;
+    for (size_t i = first; i < functions.size(); i++) entries.push_back(functions[i].file_offset);
+    const auto sites = elf::place_probes(file, entries, placement);
+    for (size_t i = first; i < functions.size(); i++) {
+        // Of an indirect function the implementation is probed, which is listed by its own name.
+        const auto& site = sites[i - first];
+        if (!site && !functions[i].is_ifunc) functions[i].refusal = site.error().message;
+    }
+}
+
 // Adds the functions of one mapped file; a file that is no ELF (a font, a locale) has none.
 void add_functions(pid_t pid, const process::Mapping& mapping, const std::string& glob,
+                   const elf::PlacementOptions& placement,
                    std::vector<report::ListedFunction>& functions) {
+    const size_t first = functions.size();
     const auto fd = process::open_mapped_file(pid, mapping);
     if (!fd) return;
     elf::DebugSearch debug;
@@ -84,10 +99,16 @@ void add_functions(pid_t pid, const process::Mapping& mapping, const std::string
                                   (is_selected(glob, mapping.path, demangled.with_signature) ||
                                    is_selected(glob, mapping.path, demangled.without_signature)));
             if (!matches) continue;
-            functions.push_back({mapping.path, std::string(name), demangled.with_signature,
-                                 function.file_offset, function.size, function.is_ifunc});
+            functions.push_back({mapping.path,
+                                 std::string(name),
+                                 demangled.with_signature,
+                                 function.file_offset,
+                                 function.size,
+                                 function.is_ifunc,
+                                 {}});
         }
     }
+    judge_functions(**file, placement, functions, first);
 }
 
 } // namespace
@@ -158,6 +179,7 @@ Result<report::CheckReport> look_for_targets(const targets::TargetsFile& file,
 Result<std::vector<report::ListedFunction>> list_native_functions(const std::vector<pid_t>& pids,
                                                                   const std::string& glob) {
     if (auto ours = process::require_ours(pids); !ours) return std::move(ours).error();
+    const elf::PlacementOptions placement{engine::site_options(engine::probe_features()), false};
     std::vector<report::ListedFunction> functions;
     std::set<std::pair<uint64_t, uint64_t>> seen;
     for (const pid_t pid : pids) {
@@ -167,7 +189,7 @@ Result<std::vector<report::ListedFunction>> list_native_functions(const std::vec
             if (!mapping.executable || !seen.insert({mapping.device, mapping.inode}).second) {
                 continue;
             }
-            add_functions(pid, mapping, glob, functions);
+            add_functions(pid, mapping, glob, placement, functions);
         }
     }
     return functions;

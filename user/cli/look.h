@@ -34,7 +34,8 @@ std::vector<pid_t> with_descendants(const std::vector<pid_t>& pids);
 bool is_selected(const std::string& glob, const std::string& path, const std::string& name);
 
 // The native functions in the files that the processes map whose symbol, demangled name, or
-// "FILE:SYMBOL" (FILE: its path or its last part) matches the glob.
+// "FILE:SYMBOL" (FILE: its path or its last part) matches the glob, each with the reason if it
+// can't be probed.
 Result<std::vector<report::ListedFunction>> list_native_functions(const std::vector<pid_t>& pids,
                                                                   const std::string& glob);
 

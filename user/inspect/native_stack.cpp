@@ -188,8 +188,13 @@ File* NativeUnwinder::Impl::file_of(const process::Mapping& mapping) {
     auto [entry, is_new] = file_by_key_.try_emplace({mapping.device, mapping.inode}, nullptr);
     if (is_new) {
         auto opened = process::open_mapped_file(pid_, mapping);
-        files_.push_back(
-            {mapping.path, opened ? std::move(*opened) : Fd(), nullptr, false, false, nullptr, {}});
+        files_.push_back({process::path_within(process::root_of(pid_), mapping.path),
+                          opened ? std::move(*opened) : Fd(),
+                          nullptr,
+                          false,
+                          false,
+                          nullptr,
+                          {}});
         entry->second = &files_.back();
     }
     return entry->second;

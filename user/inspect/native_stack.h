@@ -19,7 +19,7 @@ using Registers = std::span<const __u64>;
 
 // A native function as people know it.
 struct NativeFunction {
-    std::string path;            // of the file, as the process maps it; "[vdso]"; empty: no file
+    std::string path;            // of the file, as the process sees it; "[vdso]"; empty: no file
     std::string name;            // as in the symbol table, demangled; empty: no symbol there
     uint64_t entry_offset = 0;   // of the function in the file
     bool in_interpreter = false; // in a file that has the interpreter's loop

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <climits>
 
 namespace speedbump::process {
 namespace {
@@ -127,6 +128,20 @@ Result<std::vector<Mapping>> read_maps(pid_t pid) {
         return error;
     }
     return parse_maps(*text);
+}
+
+std::string root_of(pid_t pid) {
+    std::string root(PATH_MAX, '\0');
+    const ssize_t length =
+        ::readlink(fmt::format("/proc/{}/root", pid).c_str(), root.data(), root.size());
+    if (length <= 0) return "/";
+    root.resize(static_cast<size_t>(length));
+    return root;
+}
+
+std::string path_within(const std::string& root, const std::string& path) {
+    const bool is_below = root.size() > 1 && path.starts_with(root + "/");
+    return is_below ? path.substr(root.size()) : path;
 }
 
 Result<Fd> open_mapped_file(pid_t pid, const Mapping& mapping) {

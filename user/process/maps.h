@@ -31,6 +31,12 @@ struct Mapping {
 Result<std::vector<Mapping>> read_maps(pid_t pid);
 std::vector<Mapping> parse_maps(std::string_view text);
 
+// The root folder of a process as its links show it to us: "/" where it is ours, or is unknown.
+std::string root_of(pid_t pid);
+// A path of read_maps() as a process with this root sees it. The kernel prints paths from our root,
+// or, where that does not lead there, from the one of the process's mount namespace.
+std::string path_within(const std::string& root, const std::string& path);
+
 // Opens the very file behind a mapping, read-only, also when it was deleted or replaced
 // (/proc/PID/map_files), else through /proc/PID/root when device and inode agree.
 Result<Fd> open_mapped_file(pid_t pid, const Mapping& mapping);

@@ -400,7 +400,7 @@ Result<Findings> Resolver::look_at_process(pid_t pid) {
     if (!maps) return std::move(maps).error();
     const std::string root_link = fmt::format("/proc/{}/root", pid);
     const std::string executable = read_link(fmt::format("/proc/{}/exe", pid));
-    const std::string chroot = read_link(root_link);
+    const std::string root = root_of(pid);
     const std::vector<Impl::Alias> aliases = impl.aliases_below(root_link);
 
     elf::IfuncResolver ifuncs(pid, *maps);
@@ -422,10 +422,7 @@ Result<Findings> Resolver::look_at_process(pid_t pid) {
                 sighting.paths.push_back(std::move(path));
             }
         };
-        // maps shows the path from our root or from that of the mount namespace
-        if (chroot.size() > 1 && mapping.path.starts_with(chroot + "/")) {
-            add_path(mapping.path.substr(chroot.size()));
-        }
+        add_path(path_within(root, mapping.path));
         add_path(mapping.path);
         for (const Impl::Alias& alias : aliases) {
             const std::string_view path = mapping.path;
@@ -470,8 +467,7 @@ Result<Findings> Resolver::look_at_file(const std::string& path, const std::stri
 
     Sighting sighting{{path}, is_main_executable, root, nullptr};
     std::string real = path_of_descriptor(fd);
-    const std::string above = root.empty() ? std::string() : read_link(root);
-    if (above.size() > 1 && real.starts_with(above + "/")) real.erase(0, above.size());
+    if (!root.empty()) real = path_within(read_link(root), real);
     if (!real.empty() && real != path) sighting.paths.push_back(std::move(real));
     if (!impl_->is_known(*key, sighting)) {
         if (auto looked = impl_->look(*key, std::move(fd), sighting, findings); !looked) {

@@ -25,6 +25,8 @@ std::string state_text(LineState state, size_t functions) {
     switch (state) {
         case LineState::kMatched:
             return show_count(functions) + (functions == 1 ? " function" : " functions");
+        case LineState::kRefused:
+            return "can't be probed, see below";
         case LineState::kUnmatched:
             return "matches nothing";
         case LineState::kNotLookedAt:
@@ -41,6 +43,7 @@ Tone state_tone(LineState state) {
     switch (state) {
         case LineState::kMatched:
             return Tone::kGood;
+        case LineState::kRefused:
         case LineState::kUnmatched:
             return Tone::kBad;
         case LineState::kNotLookedAt:
@@ -81,12 +84,17 @@ std::vector<LineState> line_states(const CheckReport& report, const TargetsFile&
         const bool matched =
             std::any_of(report.matches.begin(), report.matches.end(),
                         [&](const process::NativeMatch& match) { return match.line_index == i; });
+        const bool refused =
+            std::any_of(report.skipped.begin(), report.skipped.end(),
+                        [&](const process::Skipped& one) { return one.line_index == i; });
         if (line.exclude) {
             states.push_back(LineState::kExclusion);
         } else if (line.world == targets::World::kPython) {
             states.push_back(LineState::kPython);
         } else if (matched) {
             states.push_back(LineState::kMatched);
+        } else if (refused) {
+            states.push_back(LineState::kRefused);
         } else if (report.places.empty() && !names_one_file(line)) {
             states.push_back(LineState::kNotLookedAt);
         } else {
@@ -99,7 +107,8 @@ std::vector<LineState> line_states(const CheckReport& report, const TargetsFile&
 bool nothing_matched(const CheckReport& report, const TargetsFile& file) {
     const std::vector<LineState> states = line_states(report, file);
     return std::all_of(states.begin(), states.end(), [](LineState state) {
-        return state == LineState::kUnmatched || state == LineState::kExclusion;
+        return state == LineState::kRefused || state == LineState::kUnmatched ||
+               state == LineState::kExclusion;
     });
 }
 
@@ -159,7 +168,10 @@ std::string targets_line(const engine::PythonMatch& function) {
 std::string list_text(const FunctionList& functions) {
     std::string out;
     for (const ListedFunction& function : functions.native)
-        out += printable(targets_line(function)) + "\n";
+        out += function.refusal.empty()
+                   ? printable(targets_line(function)) + "\n"
+                   : fmt::format("# {}  ({})\n", printable(targets_line(function)),
+                                 printable(function.refusal));
     for (const engine::PythonMatch& function : functions.python)
         out += printable(targets_line(function)) + "\n";
     return out;

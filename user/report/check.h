@@ -24,6 +24,7 @@ struct CheckReport {
 
 enum class LineState {
     kMatched,     // at least one function
+    kRefused,     // matches functions, none of which can be probed: see `skipped`
     kUnmatched,   // everything it could match was looked at: nothing
     kNotLookedAt, // needs --pid or --exe
     kPython,      // decided when an interpreter runs the function
@@ -31,7 +32,7 @@ enum class LineState {
 };
 // One element per line of the file.
 std::vector<LineState> line_states(const CheckReport& report, const targets::TargetsFile& file);
-// Whether nothing at all matched although every line was looked at.
+// Whether no line gives anything to slow although every line was looked at.
 bool nothing_matched(const CheckReport& report, const targets::TargetsFile& file);
 
 // A section per line of the targets file with what it matches; `verbose` adds for each function
@@ -47,6 +48,7 @@ struct ListedFunction {
     uint64_t file_offset = 0; // of the entry
     uint64_t size = 0;        // bytes, 0: unknown
     bool is_ifunc = false;
+    std::string refusal; // why it can't be probed, or empty
 };
 // What `list` found.
 struct FunctionList {

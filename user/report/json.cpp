@@ -116,6 +116,8 @@ const char* line_state_name(LineState state) {
     switch (state) {
         case LineState::kMatched:
             return "matched";
+        case LineState::kRefused:
+            return "refused";
         case LineState::kUnmatched:
             return "unmatched";
         case LineState::kNotLookedAt:
@@ -326,6 +328,7 @@ std::string list_json(const Context& context, const FunctionList& functions) {
                         {"file_offset", function.file_offset},
                         {"size", function.size},
                         {"ifunc", function.is_ifunc},
+                        {"refusal", function.refusal},
                         {"targets_line", targets_line(function)}});
     }
     document["functions"] = std::move(list);
