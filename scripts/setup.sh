@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # Installs the packages of the distribution that speedbump needs and this host lacks.
 #
-#   scripts/setup.sh [GROUP...]     GROUP: build check test demo bench vm all; default: build test
+#   scripts/setup.sh [GROUP...]     GROUP: build check test demo bench package vm all; default: build test
 #
 # For Debian 12 and 13 and Ubuntu 24.04, as root or with sudo. Does nothing when nothing is missing.
 # The group test also makes the root with the newest Pythons (sid-root.sh).
@@ -49,16 +49,20 @@ packages_of() {
         packages_of check
         echo strace python3-pytest python3-numpy redis-server redis-tools nginx postgresql apache2-utils \
             util-linux gunicorn python3-flask chromium python3-pip python3-venv golang-go "$newer" \
-            debootstrap
+            debootstrap perl ruby php-cli nodejs default-jdk-headless sqlite3 openssl
         ;;
     demo) echo redis-server redis-tools gunicorn python3-flask apache2-utils python3 procps ;;
     bench) echo bpftrace linux-perf apache2-utils wrk redis-server redis-tools nginx gunicorn \
         python3-flask ;;
+    package) # the archive, packages and wheels
+        echo busybox-static libbz2-dev libzstd-dev dpkg-dev rpm lintian debootstrap python3-pip \
+            python3-wheel "$newer"
+        ;;
     vm)
         echo qemu-system-x86 busybox-static cpio kmod make gcc bc flex bison libssl-dev \
             libelf-dev debootstrap dkms sparse
         ;;
-    *) die "unknown group '$1': build check test demo bench vm all" ;;
+    *) die "unknown group '$1': build check test demo bench package vm all" ;;
     esac
 }
 
@@ -166,7 +170,7 @@ trap 'exit 143' TERM
 
 groups=("$@")
 [ ${#groups[@]} -gt 0 ] || groups=(build test)
-[ "${groups[*]}" != all ] || groups=(build test demo bench vm)
+[ "${groups[*]}" != all ] || groups=(build test demo bench package vm)
 
 missing=()
 for group in "${groups[@]}"; do

@@ -1,0 +1,36 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# Makes the archive, the packages (.deb, .rpm) and the wheels, of the last commit, in a new minimal
+# root of Debian 12. Needs root and debootstrap.
+#
+#   scripts/package.sh [OUT]       OUT: the folder for them, default build/packages
+#
+# The cores are for the Pythons of Debian 12 and sid, and for those under ~/.pyenv, where there are
+# any. SOURCE_DATE_EPOCH is the date in all of them, by default that of the commit.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out=${1:-build/packages}
+mkdir -p "$out"
+# shellcheck source=scripts/debian-root.sh
+. scripts/debian-root.sh
+scripts/sid-root.sh
+root=$(mktemp -d)
+trap 'rm -rf --one-file-system "$root"' EXIT
+make_root bookworm "$root"
+mkdir "$root/srv/speedbump"
+git archive HEAD | tar -C "$root/srv/speedbump" -x
+
+# To look at only: interpreters that Debian 12 lacks.
+binds=(--bind "$(readlink -f build/sid-root)" srv/speedbump/build/sid-root)
+[ ! -d ~/.pyenv ] || binds+=(--bind ~/.pyenv root/.pyenv)
+# What was compiled before, of the same text by the same compiler.
+objects=$(ccache --get-config cache_dir 2>/dev/null) && binds+=(--bind "$objects" root/.cache/ccache)
+epoch=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+in_root "$root" "${binds[@]}" SOURCE_DATE_EPOCH="$epoch" bash -euc '
+    cd /srv/speedbump
+    scripts/setup.sh build package >/srv/log 2>&1 || { tail -n 40 /srv/log; exit 1; }
+    scripts/packages/build.sh >/srv/log 2>&1 || { tail -n 40 /srv/log; exit 1; }
+    lintian --fail-on error,warning out/*.deb'
+rm -f "$out"/*.deb "$out"/*.rpm "$out"/*.whl "$out"/*.tar.gz
+cp "$root"/srv/speedbump/out/* "$out/"
+ls -l "$out"

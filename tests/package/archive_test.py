@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: MIT
+"""The archive, in roots that have nothing but what is slowed.
+
+archive_test.py ARCHIVE SID_ROOT, in a mount namespace of its own
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import roots
+
+ARCHIVE, SID_ROOT = map(pathlib.Path, sys.argv[1:3])
+FOLDER = ARCHIVE.name.removesuffix(".tar.gz")
+SPEEDBUMP = f"/{FOLDER}/bin/speedbump"
+
+
+def unpack(root: roots.Root) -> None:
+    root.add_program("/bin/busybox")
+    shutil.copy(ARCHIVE, root.path)
+    root.run("/bin/busybox", "tar", "xzf", f"/{ARCHIVE.name}")
+
+
+def test_doctor_in_an_empty_root(base: pathlib.Path) -> None:
+    root = roots.Root(base / "empty")
+    unpack(root)
+    names = {entry.name for entry in root.path.iterdir()}
+    assert names == {"bin", "proc", "sys", ARCHIVE.name, FOLDER}, names
+    assert "for CPython 3." in root.run(SPEEDBUMP, "doctor")
+    assert "speed_bump" in root.run(f"/{FOLDER}/bin/sbctl", "--help")
+
+
+def ask(path: pathlib.Path) -> None:
+    """Sends requests to a redis until it ends."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(path))
+        try:
+            while connection.send(b"PING\r\n") and connection.recv(64):
+                time.sleep(0.001)
+        except OSError:
+            pass
+
+
+def test_first_slowed_call_of_redis(base: pathlib.Path) -> None:
+    server = "/usr/bin/redis-server"
+    if not pathlib.Path(server).exists():
+        print("no redis-server here: its first slowed call is not timed")
+        return
+    root = roots.Root(base / "redis")
+    root.add_program(server)
+    redis = root.start(server, "--port", "0", "--unixsocket", "/redis.sock", "--save", "",
+                       stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 30
+    while not root.inside("redis.sock").exists():
+        assert time.monotonic() < deadline and redis.poll() is None
+        time.sleep(0.01)
+    threading.Thread(target=ask, args=[root.inside("redis.sock")], daemon=True).start()
+    begin = time.monotonic()
+    unpack(root)
+    root.inside("targets.txt").write_text("+exe:processCommand delay=20us\n")
+    attach = root.start(SPEEDBUMP, "attach", "--json", "--stats=100ms", "--duration=2s", "--pid",
+                        str(redis.pid), "/targets.txt", stdout=subprocess.PIPE, text=True)
+    took = roots.first_slowed(attach.stdout) - begin
+    assert attach.wait() == 0
+    print(f"from copying the archive to the first slowed call of redis: {took:.2f} s")
+    assert took < 5, took
+
+
+def test_every_python(base: pathlib.Path) -> None:
+    tags = []
+    for interpreter in roots.interpreters(SID_ROOT):
+        root = roots.Root(base / f"python{interpreter.tag}")
+        pid = interpreter.start(root)
+        unpack(root)
+        roots.expect_python_slowed(root, SPEEDBUMP, pid)
+        tags.append(interpreter.tag)
+    print("slowed from an archive:", *tags)
+    assert tags
+
+
+if __name__ == "__main__":
+    if os.geteuid() != 0:
+        roots.skip("not root")
+    if not ARCHIVE.exists():
+        roots.skip(f"no {ARCHIVE}: scripts/archive.sh makes it")
+    if not pathlib.Path("/bin/busybox").exists():
+        roots.skip("no busybox here (scripts/setup.sh package)")
+    here = roots.scratch()
+    for name, test in list(globals().items()):
+        if name.startswith("test_"):
+            test(here)
+            print(f"{name}: good", flush=True)
