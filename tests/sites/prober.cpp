@@ -48,6 +48,7 @@ class BpfProber : public Prober {
 
     void detach() override { links_ = {}; }
     const char* name() const override { return "bpf"; }
+    bool has_a_list() const override { return false; }
     bool turns_nops_into_calls() const override { return features_.nop5_optimized; }
     size_t capacity() const override { return 1024; }
 
@@ -92,6 +93,7 @@ class KmodProber : public Prober {
 
     void detach() override { engine_.reset(); }
     const char* name() const override { return "kmod"; }
+    bool has_a_list() const override { return true; }
     bool turns_nops_into_calls() const override { return features_.nop5_optimized; }
     size_t capacity() const override { return capacity_; }
 

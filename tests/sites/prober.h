@@ -21,6 +21,8 @@ class Prober {
     virtual std::vector<uint64_t> hits() = 0;
     virtual void detach() = 0;
     virtual const char* name() const = 0;
+    // Whether it refuses with EOPNOTSUPP what is not on a list of its own.
+    virtual bool has_a_list() const = 0;
     virtual bool turns_nops_into_calls() const = 0;
     virtual size_t capacity() const = 0; // of probes at a time
 };

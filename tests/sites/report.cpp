@@ -14,6 +14,7 @@ namespace {
 constexpr int kNotSupported = 524; // ENOTSUPP, of the kernel alone
 constexpr size_t kShown = 40;
 constexpr const char* kRefused = "refused by the kernel";
+constexpr const char* kRefusedByEngine = "refused by the engine, whose list is shorter";
 
 std::string place_of(const Slot& slot) {
     return fmt::format("{} [{:02x}] at {:#x} ({})", slot.name, fmt::join(slot.code, " "),
@@ -74,7 +75,17 @@ void Report::count(const Slot& slot, const SlotResult& result) {
     x87_records_ += tally.x87_records;
 }
 
+bool Report::is_refused_by_engine(const SlotResult& result) const {
+    return engine_has_a_list_ && std::find(result.refused.begin(), result.refused.end(),
+                                           EOPNOTSUPP) != result.refused.end();
+}
+
 void Report::add_allowed(const Slot& slot, const SlotResult& result) {
+    if (is_refused_by_engine(result)) {
+        ++refused_;
+        add_untried(slot, kRefusedByEngine);
+        return;
+    }
     count(slot, result);
     const std::string fault = fault_of(result);
     if (!fault.empty()) failures_.push_back(place_of(slot) + ": " + fault);
@@ -90,6 +101,10 @@ void Report::add_refused(const Slot& slot, const SlotResult& result) {
 }
 
 void Report::add_known(const KnownCode& known, const SlotResult& result) {
+    if (is_refused_by_engine(result)) {
+        known_.push_back(fmt::format("{}: refused", known.name));
+        return;
+    }
     const std::string fault = fault_of(result);
     const bool lacks = runs_nowhere(result);
     known_.push_back(fmt::format("{}: {}", known.name,
@@ -128,8 +143,8 @@ void Report::print() const {
     for (size_t i = 0; i < std::min(failures_.size(), kShown); ++i)
         fmt::print("WRONG {}\n", failures_[i]);
     if (failures_.size() > kShown) fmt::print("... and {} more\n", failures_.size() - kShown);
-    fmt::print("{} places, {} states, {} of them faults; {} failures\n", slots_, states_, faulted_,
-               failures_.size());
+    fmt::print("{} places, {} states, {} of them faults; {} refused, {} failures\n", slots_,
+               states_, faulted_, refused_, failures_.size());
 }
 
 void Report::print_table() const {

@@ -16,6 +16,8 @@ std::string fault_of(const SlotResult& result);
 // Sums up what has been tried.
 class Report {
   public:
+    // `engine_has_a_list`: it may refuse what the loader's list allows.
+    explicit Report(bool engine_has_a_list) : engine_has_a_list_(engine_has_a_list) {}
     // A slot of which the probe is allowed: any fault of it is one of the list of what is allowed.
     void add_allowed(const Slot& slot, const SlotResult& result);
     // A slot of which it is not: what the kernel gets wrong goes into a table.
@@ -26,12 +28,16 @@ class Report {
 
     void print() const;
     void print_table() const;
-    bool is_good() const { return states_ > 0 && failures_.empty(); }
+    // Nothing went wrong, and what was refused is little beside what was tried.
+    bool is_good() const { return states_ > 0 && failures_.empty() && refused_ * 10 < slots_; }
 
   private:
+    bool is_refused_by_engine(const SlotResult& result) const;
     void count(const Slot& slot, const SlotResult& result);
 
-    uint64_t slots_ = 0, states_ = 0, faulted_ = 0, trap_numbers_ = 0, x87_records_ = 0;
+    bool engine_has_a_list_;
+    uint64_t slots_ = 0, refused_ = 0, states_ = 0, faulted_ = 0, trap_numbers_ = 0,
+             x87_records_ = 0;
     uint64_t not_listed_ = 0, tried_not_listed_ = 0, wrong_not_listed_ = 0;
     std::vector<std::string> failures_;
     std::vector<std::string> known_;

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What only a machine of one's own shows: an old kernel, the kernel module, a lockdown."""
+"""What only a machine of one's own shows: an old kernel, the kernel module, a lockdown.
+
+How long something takes says nothing in an emulated machine, and CPU time neither. What is judged
+is what was counted, and that a delay lasts as long as asked for at least.
+"""
 
 import json
 import os
@@ -9,8 +13,8 @@ import sys
 import time
 
 from harness import (
-    MS, PUPPET, Run, Session, Skip, calls, changed_bytes, delays, expect_ratio, expect_restored,
-    expect_slowed, expect_unslowed, main, repeat, start_puppet, targets_file, wait_for,
+    LIBRARY, MS, PUPPET, Run, Session, Skip, calls, changed_bytes, delays, expect_restored,
+    expect_slowed, expect_unslowed, main, start_puppet, targets_file, wait_for,
 )
 
 ENGINE = os.environ["SB_ENGINE"]  # "lockdown": none
@@ -60,19 +64,14 @@ def test_doctor_tells_what_this_kernel_can_do() -> None:
 
 def test_calibrate_measures_each_engine() -> None:
     only("bpf", "kmod")
-
-    def measure() -> None:
-        done = Run("calibrate", "--json", timeout=120)
-        assert done.status == 0, done
-        rows = done.final()["rows"]
-        assert {row["engine"] for row in rows} == {"bpf", ENGINE}, rows
-        for row in (row for row in rows if row["engine"] == ENGINE):
-            assert row["floor_ns"] > 0, row
-            longest = row["accuracy"][-1]
-            # others of the host take their time from the machine
-            expect_ratio(longest["measured_ns"], longest["requested_ns"], 0.9, 3, str(row))
-
-    repeat(3, measure)
+    done = Run("calibrate", "--json", timeout=120)
+    assert done.status == 0, done
+    rows = done.final()["rows"]
+    assert {row["engine"] for row in rows} == {"bpf", ENGINE}, rows
+    for row in (row for row in rows if row["engine"] == ENGINE):
+        assert row["floor_ns"] > 0, row
+        longest = row["accuracy"][-1]
+        assert longest["measured_ns"] > 0.97 * longest["requested_ns"], row
 
 
 def test_stacks_of_both_worlds() -> None:
@@ -107,21 +106,42 @@ def test_stacks_of_both_worlds() -> None:
 
 def test_run_has_the_right_totals() -> None:
     only("bpf", "kmod")
+    done = Run("run", "--json", targets_file("+exe:work_* delay=2ms"), "--", PUPPET,
+               "call work_push 50", "call work_step 30", "exit 0")
+    assert done.status == 0, done
+    final = done.final()
+    assert final["engine"] == ENGINE, final
+    assert (calls(final, "work_push"), calls(final, "work_step")) == (50, 30), final
+    assert final["all"]["requested_ns"] == 80 * 2 * MS, final
+    # What was asked for, what was measured of it, and what the program saw: each holds the former.
+    measured = final["all"]["measured_ns"]
+    spent = sum(int(line) for line in done.out.splitlines() if line.isdigit())
+    assert 0.98 * 80 * 2 * MS < measured < 1.05 * spent, (measured, spent)
 
-    def measure() -> None:
-        done = Run("run", "--json", targets_file("+exe:work_* delay=2ms"), "--", PUPPET,
-                   "call work_push 50", "call work_step 30", "exit 0")
-        assert done.status == 0, done
-        final = done.final()
-        assert final["engine"] == ENGINE, final
-        assert (calls(final, "work_push"), calls(final, "work_step")) == (50, 30), final
-        assert final["all"]["requested_ns"] == 80 * 2 * MS, final
-        expect_ratio(final["all"]["measured_ns"], 80 * 2 * MS, 0.98, 3, "ns measured")
-        spent = sum(int(line) for line in done.out.splitlines() if line.isdigit())
-        # what the host takes of the machine's time lies in between
-        expect_ratio(final["all"]["measured_ns"], spent, 0.9, 1.05, "of what the program saw")
 
-    repeat(5, measure)
+def test_a_library_that_is_loaded_later() -> None:
+    only("bpf", "kmod")
+    target = start_puppet()
+    with Session("+libslowlib.so:lib_work delay=2ms", "--missing=ignore", pid=target.pid) as session:
+        target.ask(f"load {LIBRARY}")
+        began = target.ask(f"first lib_work {int(1.8 * MS)} 20000")
+        assert began.isdigit(), f"slowed: {began}"
+        expect_slowed(target, "lib_work", 2 * MS)
+        assert delays(session.stop(), "lib_work") >= 20
+    expect_restored(target.pid, os.path.realpath(LIBRARY))
+
+
+def test_ctrl_c_ends_a_spin() -> None:
+    only("bpf", "kmod")
+    if ENGINE == "bpf" and os.cpu_count() == 1:
+        raise Skip("a spin of BPF keeps the only processor")
+    target = start_puppet()
+    with Session("+exe:work_push delay=10s", pid=target.pid) as session:
+        target.send("call work_push 1")
+        time.sleep(0.3)
+        final = session.stop()
+    assert int(target.hear()) < 9000 * MS and calls(final, "work_push") == 1, final
+    expect_restored(target.pid)
 
 
 # --- the kernel module
@@ -222,17 +242,19 @@ def test_windows_are_kept() -> None:
     target = start_puppet()
     with Session("+exe:work_push delay=5ms start=1s duration=1s", pid=target.pid) as session:
         began = time.monotonic()
-        slow, count = [], 0
-        while (now := time.monotonic() - began) < 2.6:
-            count += 1
+        ends, slow = [], []
+        while not ends or ends[-1] < 2.8:
             if target.each("work_push", 1)[0] > 4.9 * MS:
-                slow.append(now)
+                slow.append(len(ends))
+            ends.append(time.monotonic() - began)
         final = session.stop()
-    # Emulation stops for some milliseconds now and then; the harness hears of arming up to 0.2 s late.
-    within = [now for now in slow if 0.7 < now < 2.1]
-    assert len(within) > 50 and len(slow) - len(within) < 10, slow
-    assert calls(final, "work_push") == count
-    assert abs(delays(final, "work_push") - len(within)) < 10, (delays(final, "work_push"), slow)
+    first, last = slow[0], slow[-1]
+    # The harness hears of arming a little late, and the loader begins and ends a window.
+    assert 0.5 < ends[first] < 1.5 and 1.5 < ends[last] < 2.5, (ends[first], ends[last])
+    assert last - first + 1 == len(slow), slow
+    assert calls(final, "work_push") == len(ends)
+    # The last delay is cut short when the window ends.
+    assert 0 <= delays(final, "work_push") - len(slow) <= 1, (len(slow), final)
 
 
 def test_a_spin_ends_with_a_pause() -> None:
