@@ -10,13 +10,22 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+default=(cost error outsider attach tree python inject experiment services inspect)
+parts=("$@")
+[ ${#parts[@]} -gt 0 ] || parts=("${default[@]}")
+for part in "${parts[@]}"; do
+    case " ${default[*]} stacks module " in
+    *" $part "*) ;;
+    *)
+        echo "unknown part '$part': ${default[*]} stacks module" >&2
+        exit 2
+        ;;
+    esac
+done
+
 scripts/setup.sh build bench >&2
 cmake --preset release >/dev/null
 cmake --build --preset release -j "$(nproc)" | tail -n 1 >&2
-
-parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(cost error outsider attach tree python inject \
-    experiment services inspect)
 echo "speedbump benchmark: $(uname -sr), $(nproc) CPUs, $(date -u +%Y-%m-%d)"
 for part in "${parts[@]}"; do
     case $part in
@@ -43,9 +52,5 @@ for part in "${parts[@]}"; do
         ;;
     stacks) python3 tests/bench/stacks.py build/programs ;;
     inject) tests/runtime/inject/stress.sh build 100 ;;
-    *)
-        echo "unknown part '$part'" >&2
-        exit 2
-        ;;
     esac
 done

@@ -38,6 +38,7 @@ done
 
 if [ -n "$with_setup" ]; then
     groups=(build test)
+    case " ${runs[*]} " in *" package "*) groups+=(package) ;; esac
     case " ${runs[*]} " in *" kmod "* | *" vm "*) groups+=(vm) ;; esac
     say "setup: ${groups[*]}"
     scripts/setup.sh "${groups[@]}"
@@ -85,11 +86,11 @@ run_tests() {
     # thread sanitizer's shadow does not fit every random layout of the address space
     [ "$run" != tsan ] || command=(setarch --addr-no-randomize)
     case $run in runtime | python | kmod | vm | unit | package | fresh | campaign) command=("${root[@]}") ;; esac
-    # These judge times and real processes, on machines that others use as well: one that fails is
-    # given a second try, and the log shows both.
+    # These judge times of real processes, on machines whose own host stalls: one that fails is given
+    # a second try, and the log shows both.
     local tries=() timeout=900
     case $run in
-    runtime | python | kmod | vm) tries=(--repeat until-pass:2) ;;
+    runtime | python) tries=(--repeat until-pass:2) ;;
     campaign) timeout=36000 ;;
     esac
     "${command[@]}" ctest --preset "$preset" -L "^$label\$" "${excluded[@]}" -j "$parallel" \
@@ -101,7 +102,7 @@ for run in "${runs[@]}"; do
     case $run in
     asan) preset=$run label='(unit|fuzz)' parallel=$jobs ;;
     tsan) preset=$run label=unit parallel=$jobs ;;
-    unit | check) preset=release label=$run parallel=$jobs ;;
+    unit | check | kmod | vm) preset=release label=$run parallel=$jobs ;;
     *) preset=release label=$run parallel=1 ;;
     esac
     if [ -z "${built[$preset]+known}" ]; then

@@ -14,11 +14,13 @@ import threading
 import time
 
 from harness import (
-    LIBRARY, PROGRAMS, SPEEDBUMP, Run, Skip, _leftovers, campaign, children, expect_restored, main,
-    need, need_idle_cpus, repeat, scratch, targets_file, wait_for,
+    LIBRARY, PROGRAMS, SPEEDBUMP, Patience, Run, Skip, _leftovers, campaign, children, cpu_ns,
+    expect_restored, main, need, scratch, targets_file, wait_for,
 )
 
 PROGRESS = "native:exe:unit_done"
+# As many blocks as this host's noise makes necessary; one look at a stalled host is no slow service.
+UNTIL_KNOWN = ("--precision=15%", "--time=90s", "--max-slowdown=400%")
 PYTHON_SERVICE = pathlib.Path(__file__).parents[1] / "programs" / "known_service.py"
 
 
@@ -43,17 +45,23 @@ def start_python(kind: str) -> subprocess.Popen:
 
 
 class Experiment(Run):
-    """An experiment to its end, with its document and HTML report."""
+    """An experiment to its end, with its document and HTML report. `crowding` is how much longer
+    the service's work took by the clock than by its CPU time, for others that had the CPUs: a delay
+    costs it that much more too."""
 
     def __init__(self, pid: int, targets: str, *arguments: str, progress: str = PROGRESS,
                  **options):
         folder = scratch()
         self.json_path, self.html_path = folder / "result.json", folder / "report.html"
+        options.setdefault("timeout", 180)
+        service = (pid, *children(pid))
+        waiting, worked = Patience(*service), cpu_ns(*service)
         super().__init__(
             "experiment", "--pid", str(pid), "--progress", progress, "--seed=7",
             f"--output={self.json_path}", f"--html={self.html_path}", *arguments,
             targets_file(targets), **options,
         )
+        self.crowding = 1 + waiting.ns() / max(1, cpu_ns(*service) - worked)
 
     @property
     def document(self) -> dict:
@@ -65,81 +73,64 @@ class Experiment(Run):
         assert found, f"{name} is not in {self}"
         return found[0]
 
-    def k(self, name: str) -> float:
-        return self.target(name)["criticality"]["value"]
-
 
 def expect_k(experiment: Experiment, name: str, low: float, high: float) -> None:
-    k = experiment.k(name)
-    assert low <= k <= high, f"{name} has criticality {k:.3f}, not {low} to {high}: {experiment}"
+    """The criticality may be between these two, as far as the experiment says that it knows."""
+    k = experiment.target(name)["criticality"]
+    assert k["high"] - k["low"] < 0.6, f"{name}: {k} says nothing: {experiment}"
+    high *= experiment.crowding
+    assert k["low"] <= high and low <= k["high"], (
+        f"{name} has criticality {k}, not {low} to {high}: {experiment}")
 
 
 def test_serial_functions_have_criticality_1() -> None:
-    need_idle_cpus()
     service = start("serial")
+    done = Experiment(service.pid, "+exe:work_a\n+exe:work_b\n", "--doses=50us,100us,200us",
+                      *UNTIL_KNOWN)
+    assert done.status == 0, done
+    for name in ("+exe:work_a", "+exe:work_b"):
+        expect_k(done, name, 0.85, 1.15)
+        assert done.target(name)["verdict"] == "matters", done
+    sham = done.document["results"]["progress"][0]["sham"]
+    assert abs(sham["value"]) < 0.2, sham
+    report = Run("report", str(done.json_path), "--json")
+    assert json.loads(report.out)["results"] == done.document["results"]
 
-    def measure() -> None:
-        done = Experiment(service.pid, "+exe:work_a\n+exe:work_b\n", "--doses=50us,100us,200us",
-                          "--blocks=6")
-        assert done.status == 0, done
-        for name in ("+exe:work_a", "+exe:work_b"):
-            expect_k(done, name, 0.85, 1.15)
-            assert done.target(name)["verdict"] == "matters", done
-        sham = done.document["results"]["progress"][0]["sham"]
-        assert abs(sham["value"]) < 0.2, sham
-        report = Run("report", str(done.json_path), "--json")
-        assert json.loads(report.out)["results"] == done.document["results"]
-
-    repeat(3, measure)
     expect_restored(service.pid)
 
 
 def test_slack_hides_until_it_is_used_up() -> None:
-    need_idle_cpus()
     service = start("slack")
-
-    def measure() -> None:
-        done = Experiment(service.pid, "+exe:work_short\n",
-                          "--doses=200us,400us,600us,800us,1ms", "--max-slowdown=200%",
-                          "--blocks=10")
-        assert done.status == 0, done
-        found = done.target("+exe:work_short")
-        assert found["shape"] == "hinge", done
-        assert 300_000 < found["slack_ns"]["value"] < 500_000, found
-        assert found["verdict"] == "hidden" and found["gain_ns_per_us"] is None, found
-        expect_k(done, "+exe:work_short", 0.7, 1.3)
-
-    repeat(3, measure)
+    done = Experiment(service.pid, "+exe:work_short\n",
+                      "--doses=200us,400us,600us,800us,1ms", "--max-slowdown=200%",
+                      "--blocks=10")
+    assert done.status == 0, done
+    found = done.target("+exe:work_short")
+    assert found["shape"] == "hinge", done
+    assert 300_000 < found["slack_ns"]["value"] < 500_000, found
+    assert found["verdict"] == "hidden" and found["gain_ns_per_us"] is None, found
+    expect_k(done, "+exe:work_short", 0.7, 1.3)
 
 
 def test_python_and_native_functions_of_one_service() -> None:
-    need_idle_cpus()
     service = start_python("mixed")
     names = ("__main__:work_a", "+libslowlib.so:lib_work")
+    done = Experiment(service.pid, "\n".join(names) + "\n", "--doses=50us,100us,200us",
+                      *UNTIL_KNOWN, progress="python:__main__:unit_done")
+    assert done.status == 0, done
+    for name in names:
+        expect_k(done, name, 0.85, 1.15)
 
-    def measure() -> None:
-        done = Experiment(service.pid, "\n".join(names) + "\n", "--doses=50us,100us,200us",
-                          "--blocks=6", progress="python:__main__:unit_done")
-        assert done.status == 0, done
-        for name in names:
-            expect_k(done, name, 0.85, 1.15)
-
-    repeat(3, measure)
     expect_restored(service.pid, LIBRARY)
 
 
 def test_what_nobody_waits_for_does_not_matter() -> None:
-    need_idle_cpus()
     service = start("apart")
-
-    def measure() -> None:
-        done = Experiment(service.pid, "+exe:work_on\n+exe:work_off\n",
-                          "--doses=100us,200us", "--blocks=6")
-        assert done.status == 0, done
-        expect_k(done, "+exe:work_on", 0.8, 1.2)
-        expect_k(done, "+exe:work_off", -0.1, 0.1)
-
-    repeat(3, measure)
+    done = Experiment(service.pid, "+exe:work_on\n+exe:work_off\n",
+                      "--doses=100us,200us", *UNTIL_KNOWN)
+    assert done.status == 0, done
+    expect_k(done, "+exe:work_on", 0.8, 1.2)
+    expect_k(done, "+exe:work_off", -0.1, 0.1)
 
 
 def test_delays_that_take_the_cpu_of_others_are_told() -> None:
@@ -157,18 +148,14 @@ def test_delays_that_take_the_cpu_of_others_are_told() -> None:
 
 @campaign
 def test_bottleneck_of_a_pipeline_moves() -> None:
-    need_idle_cpus()
     for slow, fast in (("second", "first"), ("first", "second")):
         service = start("pipeline", f"{slow}=600", f"{fast}=300")
+        done = Experiment(service.pid, "+exe:work_first\n+exe:work_second\n",
+                          "--doses=50us,100us,150us", *UNTIL_KNOWN)
+        assert done.status == 0, done
+        expect_k(done, f"+exe:work_{slow}", 0.8, 1.2)
+        expect_k(done, f"+exe:work_{fast}", -0.15, 0.15)
 
-        def measure() -> None:
-            done = Experiment(service.pid, "+exe:work_first\n+exe:work_second\n",
-                              "--doses=50us,100us,150us", "--blocks=6")
-            assert done.status == 0, done
-            expect_k(done, f"+exe:work_{slow}", 0.8, 1.2)
-            expect_k(done, f"+exe:work_{fast}", -0.15, 0.15)
-
-        repeat(3, measure)
         service.kill()
 
 
@@ -296,25 +283,33 @@ def test_marks_latency_and_metrics_pages_are_progress() -> None:
     assert "libbpf" not in done.err, done
 
 
+def test_mark_that_the_kernel_would_turn_into_a_call_is_refused() -> None:
+    """A nop of 5 bytes: on Linux 6.18 a forked child that came there would end."""
+    if os.uname().machine != "x86_64":
+        raise Skip("is for x86-64")
+    service = start("serial")
+    done = Experiment(service.pid, "+exe:work_a\n", "--doses=100us", "--blocks=3",
+                      progress="usdt:exe:known:unit_nop5")
+    if done.status == 0 and not os.uname().release.startswith("6.18."):
+        return  # a kernel that rewrites none
+    assert done.status != 0 and "the mark unit_nop5" in done.err, done
+    assert "can't be probed" in done.err and "forked children" in done.err, done
+
+
 @campaign
 def test_bisect_finds_the_functions_that_take_part() -> None:
-    need_idle_cpus()
     service = start("apart")
-
-    def measure() -> None:
-        done = Experiment(service.pid, "+exe:work_*\n", "--bisect", "--time=60s", "--max-cpu=2",
-                          "--max-slowdown=200%", timeout=150)
-        found = {one["name"].rsplit(":", 1)[1]: one
-                 for one in done.document["results"]["progress"][0]["targets"]}
-        assert found["work_on"]["verdict"] == "matters", done
-        assert found.get("work_off", {}).get("verdict") != "matters", done
-
-    repeat(2, measure)
+    done = Experiment(service.pid, "+exe:work_*\n", "--bisect", "--time=60s", "--max-cpu=2",
+                      "--max-slowdown=200%", timeout=150)
+    found = {one["name"].rsplit(":", 1)[1]: one
+             for one in done.document["results"]["progress"][0]["targets"]}
+    assert found["work_on"]["verdict"] == "matters", done
+    assert found.get("work_off", {}).get("verdict") != "matters", done
 
 
 def test_service_that_stops_ends_it() -> None:
     service = start("serial")
-    timer = threading.Timer(6, service.send_signal, [signal.SIGSTOP])
+    timer = threading.Timer(12, service.send_signal, [signal.SIGSTOP])
     timer.start()
     done = Experiment(service.pid, "+exe:work_a\n", "--doses=50us", "--time=40s")
     timer.join()
@@ -398,7 +393,6 @@ def test_bad_files_are_refused_before_anything_is_touched() -> None:
 
 
 def test_two_experiments_are_compared_and_merged() -> None:
-    need_idle_cpus()
     service = start("serial")
     one, two = (
         Experiment(service.pid, "+exe:work_a\n", "--doses=50us,100us", "--blocks=4")

@@ -34,8 +34,16 @@ LIBRARY = str(PROGRAMS / "libslowlib.so")
 NOTHING_RAN = 77
 
 MS = 1_000_000  # ns
+# In an emulated machine all processors take turns on one of the host: what the kernel charges a
+# process another may have had, and all it does takes long.
+EMULATED = os.environ.get("SPEEDBUMP_TEST_EMULATED") == "1"
 
 _leftovers: list[Callable[[], None]] = []  # of the test that runs
+
+
+def leave_none(clean_up: Callable[[], None]) -> None:
+    """Ends something that a test has started, when the test ends, however that may be."""
+    _leftovers.append(clean_up)
 
 
 class Skip(Missing):
@@ -50,29 +58,10 @@ def scratch() -> pathlib.Path:
     return folder
 
 
-def need_idle_cpus() -> None:
-    """For what is judged by throughput, which nothing can be said about on a crowded machine."""
-    load, cpus = os.getloadavg()[0], os.cpu_count() or 1
-    if load > 2 * cpus:
-        raise Skip(f"the load average is {load:.1f} on {cpus} CPUs")
-
-
 def campaign(test: Callable[[], None]) -> Callable[[], None]:
     """Marks a test that runs for minutes: `scripts/test.sh --long` runs it, or its name."""
     test.is_campaign = True
     return test
-
-
-def repeat(times: int, measure: Callable[[], None]) -> None:
-    """Runs a measurement that other work on the machine can spoil until it passes."""
-    for attempt in range(times):
-        try:
-            measure()
-            return
-        except AssertionError as error:
-            if attempt == times - 1:
-                raise
-            print(f"  again, since: {error}")
 
 
 # --- programs to slow
@@ -353,13 +342,16 @@ def expect_slowed(puppet: Puppet, name: str, delay_ns: int, count: int = 20) -> 
     costs = puppet.cost(name, count)
     shortest = min(spent for spent, _ in costs)
     assert shortest > delay_ns * 0.97, f"a call of {name} took only {shortest} ns"
+    if EMULATED:
+        return
     cpu = statistics.median(cpu for _, cpu in costs)
     assert cpu < delay_ns * 1.25, f"a call of {name} takes {cpu} ns of CPU time, not {delay_ns}"
 
 
 def expect_unslowed(puppet: Puppet, name: str, delay_ns: int, count: int = 20) -> None:
     times = [spent for spent, _ in puppet.cost(name, count)]
-    assert statistics.median(times) < delay_ns / 10, f"a call of {name} takes {times} ns"
+    longest = delay_ns * 0.97 if EMULATED else delay_ns / 10
+    assert statistics.median(times) < longest, f"a call of {name} takes {times} ns"
 
 
 class Patience:
@@ -387,6 +379,32 @@ def cpu_ns(*pids: int) -> int:
     return sum(
         int(path.read_text().split()[0])
         for pid in pids for path in pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat"))
+
+
+class Until:
+    """Work that is done again and again on a thread; the first error ends it, and is told."""
+
+    def __init__(self, work):
+        self.times = 0
+        self._work = work
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self._work(self.times)
+                self.times += 1
+        except BaseException as error:
+            self._error = error
+
+    def end(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._error:
+            raise self._error
 
 
 class KernelLog:
@@ -432,7 +450,7 @@ def main(tests: dict[str, object]) -> None:
     if os.geteuid() != 0:
         print("SKIP all: needs root")
         sys.exit(NOTHING_RAN)
-    os.nice(-5)  # what else runs here is not what is measured
+    os.nice(-20)  # what else runs here is not what is measured
     chosen = {
         name: test for name, test in tests.items()
         if name.startswith("test_") and (

@@ -26,24 +26,18 @@ def test_no_stack_mixes_two_moments() -> None:
     for python in pythons.find():
         for mode in MODES:
             process = python.start(TREES, mode)
-            samples = 300 if mode == "recursion" else 3000
-
-            def measure() -> None:
-                done = subprocess.run(
-                    [STACK_CHECK, str(process.pid), mode, str(samples)],
-                    capture_output=True,
-                    text=True,
-                    timeout=120,
-                )
-                assert done.stdout, (python.name, mode, done.stderr)
-                result = json.loads(done.stdout)
-                wrong.append((result["wrong"], result["first_wrong"]))
-                # Paths are new in the beginning, and this machine may be busy.
-                assert result["failed"] <= samples * 0.05, (python.name, mode, result)
-
-            wrong: list[tuple[int, str]] = []
-            harness.repeat(3, measure)
-            assert not any(count for count, _ in wrong), (python.name, mode, wrong)  # not once
+            samples = 3000  # a stall of the host by some ms spoils few of them
+            done = subprocess.run(
+                [STACK_CHECK, str(process.pid), mode, str(samples)],
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
+            assert done.stdout, (python.name, mode, done.stderr)
+            result = json.loads(done.stdout)
+            assert result["wrong"] == 0, (python.name, mode, result)
+            # Paths are new in the beginning.
+            assert result["failed"] <= samples * 0.05, (python.name, mode, result)
             process.kill()
             process.wait()
         print(f"  Python {python.name}")
@@ -63,8 +57,8 @@ def test_no_stack_of_a_running_thread_is_wrong() -> None:
             result = json.loads(done.stdout)
             assert result["wrong"] == 0, (python.name, mode, result)
             # Of a function that is gone before its name could be read nothing can be told.
-            most = 1 if mode == "reuse" else 0.1
-            assert result["failed"] <= result["samples"] * most, (python.name, mode, result)
+            if mode != "reuse":
+                assert result["failed"] <= result["samples"] * 0.1, (python.name, mode, result)
             least = {"recursion": 0}.get(mode, 4)  # of those below ten frames
             assert result["stacks"] >= least, (python.name, mode, result)
             process.kill()

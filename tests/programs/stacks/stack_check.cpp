@@ -4,8 +4,9 @@
 //   stack_check PID MODE SAMPLES [running]
 //
 // running: samples are taken by BPF of the threads that are on a CPU, as `discover` does; else read
-// from outside. Prints a line of JSON: samples, failed (reported as such by the reader), wrong,
-// stacks (how many different ones were seen), seconds, and the first wrong stack.
+// from outside. Prints a line of JSON: samples, failed (reported as such by the reader), lost (for
+// want of room: this program did not come to read them), wrong, stacks (how many different ones
+// were seen), seconds, and the first wrong stack.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -118,11 +119,11 @@ class Judge {
         if (first_wrong_.empty()) first_wrong_ = join(names_of(stack));
         return true;
     }
-    int report(long samples, long failed, double seconds) const {
+    int report(long samples, long failed, long lost, double seconds) const {
         std::printf(
-            "{\"samples\": %ld, \"failed\": %ld, \"wrong\": %ld, \"stacks\": %zu, "
+            "{\"samples\": %ld, \"failed\": %ld, \"lost\": %ld, \"wrong\": %ld, \"stacks\": %zu, "
             "\"seconds\": %.2f, \"first_wrong\": \"%s\"}\n",
-            samples, failed, wrong_, seen_.size(), seconds, first_wrong_.c_str());
+            samples, failed, lost, wrong_, seen_.size(), seconds, first_wrong_.c_str());
         if (std::getenv("STACK_CHECK_SHOW") != nullptr)
             for (const auto& [stack, count] : seen_)
                 std::printf("%8ld %s\n", count, stack.substr(0, 200).c_str());
@@ -179,7 +180,7 @@ int judge_running(pid_t pid, StackReader& reader, std::chrono::microseconds peri
     for (const ThreadStack& stack : pending)
         failed += reader.is_certain(stack.frames) && judge.take(stack) ? 0 : 1;
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    return judge.report(samples, failed + static_cast<long>((*sampler)->lost()), took.count());
+    return judge.report(samples, failed, static_cast<long>((*sampler)->lost()), took.count());
 }
 
 } // namespace
@@ -205,5 +206,5 @@ int main(int argc, char** argv) {
         failed += is_complete ? 0 : 1;
     }
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    return judge.report(samples, failed, took.count());
+    return judge.report(samples, failed, 0, took.count());
 }

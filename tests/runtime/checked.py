@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: MIT
+"""Programs of others that check their own results (tests/programs/checked): each tells the digest of
+what it has done for each line that it reads. Whatever looks at them or slows them, the digest and how
+they end on SIGTERM stay the same."""
+
+import contextlib
+import dataclasses
+import pathlib
+import signal
+import subprocess
+from collections.abc import Iterable, Iterator
+
+from harness import Session, Until, leave_none, scratch
+
+CHECKED = pathlib.Path(__file__).resolve().parents[1] / "programs" / "checked"
+
+
+@dataclasses.dataclass
+class Program:
+    command: list[str]
+    files: tuple[str, ...]  # all functions of these are probed
+    rounds: int = 3
+
+
+class Conversation:
+    """A program that answers each line with one."""
+
+    def __init__(self, program: Program):
+        self._process = subprocess.Popen(program.command, stdin=subprocess.PIPE, text=True,
+                                         stdout=subprocess.PIPE, cwd=scratch())
+        leave_none(self._kill)
+        self.pid = self._process.pid
+
+    def ask(self) -> str:
+        self._process.stdin.write("round\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, f"{self._process.args} ended with {self._process.wait()}"
+        return answer.strip()
+
+    @contextlib.contextmanager
+    def busy(self, reference: str) -> Iterator[None]:
+        """The program works all the time; each of its answers must be the reference."""
+        answers: list[str] = []
+        worker = Until(lambda _: answers.append(self.ask()))
+        try:
+            yield
+        finally:
+            worker.end()
+        assert answers and set(answers) == {reference}, (answers, reference)
+
+    def end(self) -> int:
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(timeout=30)
+
+    def _kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def undisturbed(program: Program) -> tuple[str, int]:
+    """What it says where nothing is done to it, and its exit status after SIGTERM."""
+    plain = Conversation(program)
+    answer = plain.ask()
+    return answer, plain.end()
+
+
+@contextlib.contextmanager
+def all_probed(files: Iterable[str], pid: int) -> Iterator[None]:
+    """Every function of these files that can be probed is, with a delay of 0; some must be called."""
+    with Session("".join(f"+{file}:* delay=0ns\n" for file in files), "-q", pid=pid) as session:
+        yield
+        final = session.stop()
+    counted = sum(one["calls"] for one in final["targets"])
+    print(f"  {len(final['targets'])} functions, {counted} calls", flush=True)
+    assert counted > 1000, session.matched
+
+
+def compare(program: Program) -> None:
+    """What a program says and how it ends, with all functions of its libraries probed and without."""
+    reference, status = undisturbed(program)
+    target = Conversation(program)
+    assert target.ask() == reference, "its answers differ from run to run"
+    with all_probed(program.files, target.pid):
+        for _ in range(program.rounds):
+            assert target.ask() == reference
+    assert target.ask() == reference
+    assert target.end() == status
