@@ -3,6 +3,14 @@
 # Python is the distribution's: what is installed for it (Flask, pytest) is what setup.sh installs.
 find_program(SPEEDBUMP_TEST_PYTHON python3 PATHS /usr/bin NO_DEFAULT_PATH REQUIRED)
 include(GoogleTest)
+set(SPEEDBUMP_AHEAD ${CMAKE_CURRENT_LIST_DIR}/ahead.sh) # before the command of a test that judges times
+
+# The same for the cases of a GoogleTest program: before gtest_discover_tests().
+function(run_ahead target)
+    set_target_properties(${target} PROPERTIES
+        CROSSCOMPILING_EMULATOR ${SPEEDBUMP_AHEAD} # CMake before 3.29
+        TEST_LAUNCHER ${SPEEDBUMP_AHEAD})
+endfunction()
 if(SPEEDBUMP_SANITIZE MATCHES thread)
     # Listing the cases runs the program, which some layouts of the address space don't let start:
     # that is left to ctest, which test.sh starts without random layouts.
