@@ -58,7 +58,15 @@ fi
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=true
 
 results=$(mktemp -d)
-trap 'rm -rf "$results"' EXIT
+beside= # a process group that is to end with this script
+# shellcheck disable=SC2317 # the trap calls it
+clean_up() {
+    [ -z "$beside" ] || kill -- "-$beside" 2>/dev/null || true
+    rm -rf "$results"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 jobs=$(nproc)
 failed=0
 
@@ -72,50 +80,78 @@ build() {
     cmake --build --preset "$1" -j "$jobs"
 }
 
-# Labels whose tests have run in the release build: a test with two labels runs once.
-labels_done=
-
-# run_tests RUN PRESET LABEL JOBS
+# run_tests RUN PRESET LABEL JOBS: false when one failed.
 run_tests() {
-    local run=$1 preset=$2 label=$3 parallel=$4 command=() excluded=()
+    local run=$1 preset=$2 label=$3 parallel=$4 command=() excluded=() timeout=900
     say "tests: $run"
-    if [ "$preset" = release ]; then
-        [ -z "$labels_done" ] || excluded=(-LE "^($labels_done)\$")
-        labels_done+=${labels_done:+|}$label
-    fi
-    # thread sanitizer's shadow does not fit every random layout of the address space
-    [ "$run" != tsan ] || command=(setarch --addr-no-randomize)
-    case $run in runtime | python | kmod | vm | unit | package | fresh | campaign) command=("${root[@]}") ;; esac
-    # These judge times of real processes, on machines whose own host stalls: one that fails is given
-    # a second try, and the log shows both.
-    local tries=() timeout=900
     case $run in
-    runtime | python) tries=(--repeat until-pass:2) ;;
+    tsan) command=(setarch --addr-no-randomize) ;; # its shadow does not fit every random layout
     campaign) timeout=36000 ;;
     esac
+    # A test with two labels runs with the first of them.
+    local one earlier=
+    for one in "${runs[@]}"; do
+        [ "$one" != "$run" ] || break
+        earlier+="${earlier:+|}$one"
+    done
+    [ -z "$earlier" ] || [ "$preset" != release ] || excluded=(-LE "^($earlier)\$")
+    case $run in asan | tsan | check) ;; *) command=("${root[@]}") ;; esac
     "${command[@]}" ctest --preset "$preset" -L "^$label\$" "${excluded[@]}" -j "$parallel" \
-        --timeout "$timeout" "${tries[@]}" --no-tests=ignore --output-junit "$results/$run.xml" </dev/null || failed=1
+        --timeout "$timeout" --no-tests=ignore --output-junit "$results/$run.xml" </dev/null
 }
 
-declare -A built=()
+# run_all RUN...: builds what they need and runs them, one after the other; false when one failed.
+run_all() {
+    local run preset label parallel status=0
+    local -A built=([release]=$release_built)
+    for run in "$@"; do
+        preset=release label=$run parallel=$jobs
+        case $run in
+        asan) preset=asan label='(unit|fuzz)' ;;
+        tsan) preset=tsan label=unit ;;
+        runtime | python | campaign) parallel=1 ;;
+        esac
+        if [ -z "${built[$preset]+known}" ]; then
+            built[$preset]=yes
+            build "$preset" || built[$preset]=no
+        fi
+        if [ "${built[$preset]}" = no ]; then
+            echo "$run: not run, the build failed"
+            status=1
+            continue
+        fi
+        run_tests "$run" "$preset" "$label" "$parallel" || status=1
+    done
+    return "$status"
+}
+
+# What judges the times of real processes runs one at a time, ahead of all else (tests/ahead.sh); what
+# does not fills the time in which those wait. An emulated machine's clock counts instructions.
+timed=() others=()
 for run in "${runs[@]}"; do
     case $run in
-    asan) preset=$run label='(unit|fuzz)' parallel=$jobs ;;
-    tsan) preset=$run label=unit parallel=$jobs ;;
-    unit | check | kmod | vm) preset=release label=$run parallel=$jobs ;;
-    *) preset=release label=$run parallel=1 ;;
+    runtime | python | campaign) timed+=("$run") ;;
+    *) others+=("$run") ;;
     esac
-    if [ -z "${built[$preset]+known}" ]; then
-        built[$preset]=yes
-        build "$preset" || built[$preset]=no
-    fi
-    if [ "${built[$preset]}" = no ]; then
-        echo "$run: not run, the build failed"
-        failed=1
-        continue
-    fi
-    run_tests "$run" "$preset" "$label" "$parallel"
 done
+
+release_built=yes
+build release || release_built=no
+if [ ${#timed[@]} -gt 0 ] && [ ${#others[@]} -gt 0 ]; then
+    say "beside the tests that follow: ${others[*]}; what they print comes after"
+    set -m # a process group of its own, to end it as a whole
+    (run_all "${others[@]}") >"$results/others.log" 2>&1 &
+    beside=$!
+    set +m
+elif [ ${#others[@]} -gt 0 ]; then
+    run_all "${others[@]}" || failed=1
+fi
+[ ${#timed[@]} = 0 ] || run_all "${timed[@]}" || failed=1
+if [ -n "$beside" ]; then
+    wait "$beside" || failed=1
+    beside=
+    cat "$results/others.log"
+fi
 
 say "summary"
 status=0
