@@ -30,17 +30,25 @@ waits = [
     lambda: select.select([], [], [], 0.7),
     lambda: time.sleep(0.7),
 ]
+
+
+def waited_s():
+    """How long this thread has waited for a CPU so far: by that much less it is late on an idle one."""
+    with open(f"/proc/self/task/{threading.get_native_id()}/schedstat") as file:
+        return int(file.read().split()[1]) / 1e9
+
+
 beats[:8] = struct.pack("<Q", 1)
 worst = 0
 for _ in range(2):
     for wait in waits:
-        begin = time.monotonic()
+        begin, waited = time.monotonic(), waited_s()
         wait()
         late = time.monotonic() - begin - 0.7
         if os.environ.get("VERBOSE"):
             print(waits.index(wait), round(late * 1000), flush=True)
         if late < -0.01:  # woken by what should not wake it
             worst = 10**9
-        worst = max(worst, int(late * 1e6))
+        worst = max(worst, int((late - (waited_s() - waited)) * 1e6))
 beats[:8] = struct.pack("<Q", 2 + worst)
 time.sleep(60)
