@@ -51,7 +51,7 @@ class NativeSurvey::Impl {
   private:
     Result<std::vector<engine::Links>> attach(const std::vector<uint32_t>& batch);
     double take_counts(std::map<uint32_t, double>* costs);
-    Result<bool> watch(const std::vector<uint32_t>& batch, nanoseconds time);
+    Result<bool> watch(const std::vector<uint32_t>& batch, nanoseconds time, nanoseconds least);
     void mark_dear(const std::map<uint32_t, double>& costs, nanoseconds watched);
     void pay_back() const;
     Result<void> watch_seen(Clock::time_point end);
@@ -235,8 +235,11 @@ double NativeSurvey::Impl::take_counts(std::map<uint32_t, double>* costs) {
     return sum;
 }
 
-// Counts a batch for some time. False when it was too dear and was given up early.
-Result<bool> NativeSurvey::Impl::watch(const std::vector<uint32_t>& batch, nanoseconds time) {
+// Counts a batch for some time, for `least` of it also when the survey's is over: on a busy machine
+// that may have gone by while the probes were put in place. False when it was too dear and was
+// given up early.
+Result<bool> NativeSurvey::Impl::watch(const std::vector<uint32_t>& batch, nanoseconds time,
+                                       nanoseconds least) {
     auto links = attach(batch);
     if (!links) return std::move(links).error();
     cost_ns_ += take_counts(nullptr);
@@ -252,7 +255,8 @@ Result<bool> NativeSurvey::Impl::watch(const std::vector<uint32_t>& batch, nanos
         // Twice the budget for a moment can be paid back; more must stop at once.
         is_too_dear = cost > 2 * options_.budget * static_cast<double>(watched.count()) &&
                       cost > options_.budget * 5e6;
-    } while (!is_too_dear && watched < time && !is_over());
+    } while (!is_too_dear && !(*interrupted_)() &&
+             (watched < least || (watched < time && !is_over())));
     engine::Links::release_all(std::move(*links));
     cost_ns_ += cost + take_counts(nullptr);
     for (const uint32_t index : batch)
@@ -288,7 +292,7 @@ Result<void> NativeSurvey::Impl::watch_seen(Clock::time_point end) {
     std::vector<uint32_t> batch(seen_);
     std::iota(batch.begin(), batch.end(), 0);
     while (!batch.empty() && Clock::now() < end && !is_over()) {
-        const auto cheap = watch(batch, end - Clock::now());
+        const auto cheap = watch(batch, end - Clock::now(), kLongEnough);
         if (!cheap) return cheap.error();
         if (*cheap) break;
         std::erase_if(batch, [this](uint32_t index) { return !is_wanted(index); });
@@ -309,7 +313,7 @@ Result<void> NativeSurvey::Impl::watch_rest() {
             static_cast<double>(batch.size()) / static_cast<double>(batch.size() + waiting.size());
         const auto fair =
             std::chrono::duration_cast<nanoseconds>(0.8 * share * (end_ - Clock::now()));
-        const auto cheap = watch(batch, std::max<nanoseconds>(kShortestWatch, fair));
+        const auto cheap = watch(batch, fair, kShortestWatch);
         if (!cheap) return cheap.error();
         if (!*cheap)
             std::copy_if(batch.begin(), batch.end(), std::front_inserter(waiting),
@@ -335,7 +339,8 @@ Result<void> NativeSurvey::Impl::watch_again(Clock::time_point end) {
         }
         if (batch.empty() && dear) batch.push_back(*dear);
         if (batch.empty()) break;
-        if (const auto cheap = watch(batch, kLongEnough); !cheap) return cheap.error();
+        if (const auto cheap = watch(batch, kLongEnough, kShortestWatch); !cheap)
+            return cheap.error();
         pay_back();
     }
     return {};
@@ -363,7 +368,9 @@ Survey NativeSurvey::Impl::result() {
     for (uint32_t i = 0; i < functions_.size(); ++i) {
         SurveyedFunction& function = functions_[i];
         const FunctionPlace place(function.match.path, function.match.entry_offset);
-        if (function.watched.count() > 0) {
+        // A moment in which nothing was called tells nothing.
+        const bool is_known = function.watched >= kShortestWatch || !function.calls.empty();
+        if (is_known) {
             survey_.functions.push_back(std::move(function));
         } else if (refused_.contains(i)) {
             survey_.not_counted[place] = "the kernel takes no probe there";
