@@ -13,6 +13,9 @@ cd "$(dirname "$0")/.."
 build=${1:-build-static}
 out=${2:-$build}
 epoch=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+version=$(sed -n 's/^project(speedbump VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+name=speedbump-$version-linux-$(uname -m)
+rm -f "$out/$name.tar.gz" # what fails below must not leave an older one to be taken for it
 
 scripts/static-libraries.sh
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=true
@@ -24,8 +27,6 @@ cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DSPEEDBUMP_ST
 }
 cmake --build "$build"
 
-version=$(sed -n 's/^project(speedbump VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
-name=speedbump-$version-linux-$(uname -m)
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 cmake --install "$build" --strip --prefix "$stage/$name" >/dev/null

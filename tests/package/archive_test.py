@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The archive, in roots that have nothing but what is slowed.
 
-archive_test.py ARCHIVE SID_ROOT, in a mount namespace of its own
+archive_test.py ARCHIVE SID_ROOT        Status 77: skipped, with the reason.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: MIT
 """Roots that hold a program, the libraries that it needs, /proc and /sys, and nothing else.
 
-They lie in a tmpfs of their own, in a mount namespace of their own (the tests are started by
-`unshare --mount`), so that no file and no mount stays behind.
+They lie in a tmpfs of their own, in a mount namespace of their own, so that no file and no mount
+stays behind.
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -18,6 +20,8 @@ import time
 from collections.abc import Iterable
 
 HOST = pathlib.Path("/")
+CLONE_NEWNS = 0x20000  # os.unshare() is there from Python 3.12 on
+PRIVATE = ctypes.c_ulong(1 << 14 | 1 << 18)  # MS_REC, MS_PRIVATE
 CHROOT = shutil.which("chroot") or "/usr/sbin/chroot"
 _processes: list[subprocess.Popen] = []
 
@@ -28,7 +32,13 @@ def skip(reason: str) -> None:
 
 
 def scratch() -> pathlib.Path:
-    """An empty folder, which goes at the end with all that was mounted and started in it."""
+    """An empty folder, which goes at the end with all that was mounted and started in it.
+
+    From here on the caller, which may have no other thread yet, has a mount namespace of its own.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, PRIVATE, None):
+        skip(f"no mount namespace to be had: {os.strerror(ctypes.get_errno())}")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="speedbump-package-"))
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(folder)], check=True)
 

@@ -4,12 +4,16 @@
 
     symbols.py core FILE...         cores: glibc 2.28, no C++ library, one symbol given
     symbols.py program FILE...      programs of a package: Debian 12's glibc and C++ library
-    symbols.py static FILE...       programs of the archive: nothing
+    symbols.py archive FILE         its programs: nothing; its cores: as above
+
+Status 77: a file is not there.
 """
 
 import re
 import subprocess
 import sys
+import tarfile
+import tempfile
 from pathlib import Path
 
 # Debian 12 has glibc 2.36 and GCC 12.
@@ -64,16 +68,31 @@ def problems(kind: str, file: str) -> list[str]:
     return found
 
 
+def contents(archive: str, folder: str) -> list[tuple[str, str]]:
+    """Unpacks an archive: its programs and cores, each with its kind."""
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder)
+    return [(kind, str(path)) for kind, place in (("static", "bin"), ("core", "lib/speedbump/cores"))
+            for path in sorted(Path(folder).glob(f"*/{place}/*"))]
+
+
 def main() -> int:
-    kind, files = sys.argv[1], sys.argv[2:]
-    if not files:
-        print("no files to look at")
-        return 1
-    bad = 0
-    for file in files:
-        for problem in problems(kind, file):
-            print(f"{Path(file).name}: {problem}")
-            bad += 1
+    kind, names = sys.argv[1], sys.argv[2:]
+    for name in names:
+        if not Path(name).exists():
+            print(f"SKIP: no {name}")
+            return 77
+    with tempfile.TemporaryDirectory() as folder:
+        files = contents(names[0], folder) if kind == "archive" else [(kind, one) for one in names]
+        kinds = {one for one, _ in files}
+        if kinds != ({"static", "core"} if kind == "archive" else {kind}):
+            print("no files to look at")
+            return 1
+        bad = 0
+        for one, file in files:
+            for problem in problems(one, file):
+                print(f"{Path(file).name}: {problem}")
+                bad += 1
     print(f"{len(files)} files, {bad} problems")
     return 1 if bad else 0
 
