@@ -21,10 +21,10 @@ mkdir "$root/srv/speedbump"
 git archive HEAD | tar -C "$root/srv/speedbump" -x
 
 # To look at only: interpreters that Debian 12 lacks.
-binds=(--bind "$(readlink -f build/sid-root)" srv/speedbump/build/sid-root)
-[ ! -d ~/.pyenv ] || binds+=(--bind ~/.pyenv root/.pyenv)
+binds=(--bind-try "$(readlink -f build/sid-root)" srv/speedbump/build/sid-root
+    --bind-try ~/.pyenv root/.pyenv)
 # What was compiled before, of the same text by the same compiler.
-objects=$(ccache --get-config cache_dir 2>/dev/null) && binds+=(--bind "$objects" root/.cache/ccache)
+objects=$(ccache --get-config cache_dir 2>/dev/null) && binds+=(--bind-try "$objects" root/.cache/ccache)
 epoch=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 in_root "$root" "${binds[@]}" SOURCE_DATE_EPOCH="$epoch" bash -euc '
     cd /srv/speedbump
