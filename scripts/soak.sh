@@ -17,7 +17,8 @@
 #             memory, descriptors and kernel maps stay flat
 #
 # Rounds go through the campaigns in turn until the time is up. The exit status is 1 when something
-# was lost, 2 for wrong usage.
+# was lost, 2 for wrong usage, 77 when
+# all was skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -65,12 +66,13 @@ export SPEEDBUMP_CORES=${SPEEDBUMP_CORES:-$build/pyext/python}
 inject=$build/tests/runtime/inject
 log=$(mktemp -t speedbump-soak.XXXXXX)
 begin=$SECONDS
+ran=0 # what was not skipped
 end=$((begin + minutes * 60))
 declare -A faults losses rounds
 for name in "${chosen[@]}"; do faults[$name]=0 losses[$name]=0 rounds[$name]=0; done
 
 pythons=()
-for one in "$HOME"/.pyenv/versions/3.1[0-9]*/bin/python3 /usr/bin/python3; do
+for one in "${HOME:-/root}"/.pyenv/versions/3.1[0-9]*/bin/python3 /usr/bin/python3; do
     [ -x "$one" ] && pythons+=("$one")
 done
 
@@ -85,6 +87,7 @@ count() {
     if [ "$status" = 77 ]; then
         echo "skipped: $* ($(grep -m 1 SKIP "$output" || true))" >&2
     else
+        ran=$((ran + 1))
         faults[$name]=$((faults[$name] + number))
         if [ "$status" != 0 ]; then
             losses[$name]=$((losses[$name] + 1))
@@ -158,6 +161,10 @@ while [ "$SECONDS" -lt "$end" ]; do
         [ "$SECONDS" -lt "$end" ] || [ "${rounds[$name]}" = 0 ] || break
         round "$name"
     done
+    [ "$ran" -gt 0 ] || {
+        echo "SKIP: this host can run none of ${chosen[*]}"
+        exit 77
+    }
 done
 
 lost=0
