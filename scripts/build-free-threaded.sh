@@ -10,7 +10,7 @@ set -eu
 
 source_root=$(cd "$(dirname "$0")/.." && pwd)
 root=$source_root/build/sid-root
-prefix=${XDG_CACHE_HOME:-$HOME/.cache}/speedbump/python-free-threaded
+prefix=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/speedbump/python-free-threaded
 work=$prefix.build
 
 # fetch SUITE VERSION: the upstream source of a suite's Python, unpacked at $work.

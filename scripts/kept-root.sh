@@ -11,7 +11,7 @@ kept_root() {
     name=$1 suite=$2 packages=$3
     shift 3
     source_root=$(cd "$(dirname "$0")/.." && pwd)
-    root=${XDG_CACHE_HOME:-$HOME/.cache}/speedbump/$name
+    root=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/speedbump/$name
     link=$source_root/build/$name
 
     if _is_complete "$link" "$@"; then return; fi

@@ -201,7 +201,7 @@ finish() {
     *" test "*)
         mkdir -p build # the user's, not root's
         if [ "$(id -u)" = 0 ] || command -v sudo >/dev/null; then
-            as_root env HOME="$HOME" "XDG_CACHE_HOME=${XDG_CACHE_HOME:-}" scripts/sid-root.sh
+            as_root env HOME="${HOME:-/root}" "XDG_CACHE_HOME=${XDG_CACHE_HOME:-}" scripts/sid-root.sh
         else
             scripts/sid-root.sh
         fi

@@ -19,7 +19,7 @@ for package in "${packages[@]}"; do
     }
     versions+=-$version
 done
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/speedbump
+cache=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/speedbump
 place=$cache/static-libraries$(tr -c 'A-Za-z0-9.\n-' _ <<<"$versions")
 mkdir -p "$cache" build
 link() { ln -sfn "$place" build/static-libraries; }

@@ -157,7 +157,7 @@ say "summary"
 status=0
 python3 scripts/count_tests.py "$results" "${runs[@]}" "failed=$failed" >"$results/summary" || status=$?
 # When the campaigns last ran, and how that ended.
-record=${XDG_CACHE_HOME:-$HOME/.cache}/speedbump/campaigns
+record=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/speedbump/campaigns
 if [ -n "$long" ]; then
     mkdir -p "${record%/*}"
     printf '%s at %s: %s\n' "$(date -u +'%F %H:%M UTC')" "$(git rev-parse --short HEAD)" \

@@ -11,7 +11,7 @@ checked=0
 for minor in 10 11 12; do
     table=user/inspect/layout_3$minor.inc
     for folder in /usr/include/python3.$minor \
-        "$HOME"/.pyenv/versions/3.$minor.*/include/python3.$minor; do
+        "${HOME:-/root}"/.pyenv/versions/3.$minor.*/include/python3.$minor; do
         [ -e "$folder/internal/pycore_interp.h" ] || continue
         checked=$((checked + 1))
         gcc -fsyntax-only -I"$folder" -I"$folder/internal" -x c - <<EOF || failed=1

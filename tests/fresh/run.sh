@@ -18,7 +18,7 @@ git -C "$project" rev-parse HEAD >/dev/null 2>&1 || skip "not a clone"
 
 # shellcheck source=scripts/debian-mirror.sh
 . "$project/scripts/debian-mirror.sh"
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/speedbump/fresh-$suite
+cache=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/speedbump/fresh-$suite
 objects=$(ccache --get-config cache_dir 2>/dev/null || echo "$cache/objects")
 mkdir -p "$cache/packages/partial" "$objects"
 exec 9>"$cache/lock"

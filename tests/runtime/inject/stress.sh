@@ -6,7 +6,7 @@ set -u
 build=$1
 cycles=${2:-1000}
 kills=${3:-200}
-[ $# -gt 3 ] && shift 3 || set -- "$HOME"/.pyenv/versions/3.1[0-9]*/bin/python3
+[ $# -gt 3 ] && shift 3 || set -- "${HOME:-/root}"/.pyenv/versions/3.1[0-9]*/bin/python3
 here=$(dirname "$0")
 folder=$build/tests/runtime/inject
 failed=0
