@@ -55,8 +55,8 @@ packages_of() {
     bench) echo bpftrace linux-perf apache2-utils wrk redis-server redis-tools nginx gunicorn \
         python3-flask ;;
     package) # the archive, packages and wheels
-        echo busybox-static libbz2-dev libzstd-dev dpkg-dev rpm lintian debootstrap python3-pip \
-            python3-wheel "$newer"
+        echo busybox-static libbz2-dev libzstd-dev dpkg-dev rpm lintian debootstrap musl-tools \
+            python3-pip python3-wheel "$newer"
         ;;
     vm)
         echo qemu-system-x86 busybox-static cpio kmod make gcc bc flex bison libssl-dev \

@@ -79,10 +79,34 @@ def test_every_python(base: pathlib.Path) -> None:
         root = roots.Root(base / f"python{interpreter.tag}")
         pid = interpreter.start(root)
         unpack(root)
-        roots.expect_python_slowed(root, SPEEDBUMP, pid)
+        roots.expect_slowed(root, SPEEDBUMP, pid, "__main__:slowed")
         tags.append(interpreter.tag)
     print("slowed from an archive:", *tags)
     assert tags
+
+
+MUSL = "/lib/ld-musl-x86_64.so.1"  # the dynamic linker, which is the C library as well
+C_PROGRAM = """
+#include <unistd.h>
+void slowed(void) { usleep(1000); }
+int main(void) { for (;;) slowed(); }
+"""
+
+
+def test_in_a_root_of_musl(base: pathlib.Path) -> None:
+    """As in Alpine's: a program, musl and busybox; and its functions and those of musl are slowed."""
+    if not shutil.which("musl-gcc"):
+        print("no musl-gcc here (scripts/setup.sh package): not tried")
+        return
+    root = roots.Root(base / "musl")
+    unpack(root)
+    root.inside("lib").mkdir()
+    shutil.copy(MUSL, root.inside(MUSL))
+    subprocess.run(["musl-gcc", "-g", "-fno-inline", "-x", "c", "-", "-o", root.inside("program")],
+                   input=C_PROGRAM, text=True, check=True)
+    program = root.start("/program")
+    for target in "+program:slowed", f"+{MUSL}:usleep":
+        roots.expect_slowed(root, SPEEDBUMP, program.pid, target)
 
 
 if __name__ == "__main__":

@@ -150,9 +150,9 @@ def interpreters(sid_root: pathlib.Path) -> list[Interpreter]:
     return [found[tag] for tag in sorted(found)]
 
 
-def expect_python_slowed(root: Root, speedbump: str, pid: int) -> None:
-    """Attaches for a moment to a process that runs PROGRAM."""
-    root.inside("targets.txt").write_text("__main__:slowed delay=100us\n")
+def expect_slowed(root: Root, speedbump: str, pid: int, target: str) -> None:
+    """Attaches for a moment to a process that calls this all the time."""
+    root.inside("targets.txt").write_text(f"{target} delay=100us\n")
     output = root.run(speedbump, "attach", "--json", "--duration=500ms", "--pid", str(pid),
                       "/targets.txt")
     final = json.loads(output.splitlines()[-1])
