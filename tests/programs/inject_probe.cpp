@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Attaches a core to a running interpreter, cycle by cycle, and prints one line a cycle:
-// inject_probe [--cycles N] [--hold MS] [--quiet] CORE PID
+// inject_probe [--cycles N] [--hold MS] [--timeout MS] [--quiet] CORE PID
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -34,6 +34,7 @@ bool say(int channel, std::string_view text) {
 int main(int argc, char** argv) {
     int cycles = 1;
     int hold_ms = 0;
+    speedbump::inject::InjectOptions options;
     bool quiet = false;
     int at = 1;
     for (; at < argc && std::string_view(argv[at]).starts_with("--"); ++at) {
@@ -41,12 +42,14 @@ int main(int argc, char** argv) {
         if (option == "--quiet") quiet = true;
         if (option == "--cycles" && at + 1 < argc) cycles = std::atoi(argv[++at]);
         if (option == "--hold" && at + 1 < argc) hold_ms = std::atoi(argv[++at]);
+        if (option == "--timeout" && at + 1 < argc)
+            options.interpreter_timeout = std::chrono::milliseconds(std::atoi(argv[++at]));
     }
     if (argc - at != 2) {
-        fmt::print(stderr, "usage: {} [--cycles N] [--hold MS] [--quiet] CORE PID\n", argv[0]);
+        fmt::print(stderr, "usage: {} [--cycles N] [--hold MS] [--timeout MS] [--quiet] CORE PID\n",
+                   argv[0]);
         return 2;
     }
-    speedbump::inject::InjectOptions options;
     options.core = argv[at];
     pid_t pid = std::atoi(argv[at + 1]);
     for (int cycle = 0; cycle < cycles; ++cycle) {

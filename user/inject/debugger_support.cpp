@@ -1,23 +1,20 @@
 // SPDX-License-Identifier: MIT
 #include "inject/debugger_support.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <thread>
+#include <optional>
 
 #include "inject/bootstrap.h"
 #include "inject/target_files.h"
 #include "util/channel.h"
+#include "util/heir.h"
 
 namespace speedbump::inject {
 namespace {
@@ -92,9 +89,8 @@ Result<void> write_memory(pid_t pid, uint64_t address, const void* data, size_t 
     return process::access_error(pid, "write its memory", errno);
 }
 
-// Undoes a request, with system calls alone: a process of its own does it where this one is killed.
-void take_back(pid_t pid, int pid_fd, const Mailbox& mailbox, int directory, const char* name) {
-    syscall(SYS_unlinkat, directory, name, 0);
+// Takes a request back, with system calls alone.
+void withdraw(pid_t pid, int pid_fd, const Mailbox& mailbox) {
     if (syscall(SYS_pidfd_send_signal, pid_fd, 0, nullptr, 0) != 0) return; // the PID is another's
     int32_t none = 0;
     iovec local{&none, sizeof(none)};
@@ -109,24 +105,15 @@ void take_back(pid_t pid, int pid_fd, const Mailbox& mailbox, int directory, con
 // this process is gone.
 class Request {
   public:
-    Request(pid_t pid, const Mailbox& mailbox, const TargetScript& script)
-        : pid_(pid),
-          pid_fd_(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))),
-          mailbox_(mailbox),
-          script_(script) {}
+    Request(pid_t pid, const Mailbox& mailbox, TargetScript script)
+        : pid_(pid), mailbox_(mailbox), script_(std::move(script)) {}
     ~Request() {
-        if (heir_ > 0) {
-            kill(heir_, SIGKILL);
-            waitpid(heir_, nullptr, __WALL);
-        }
-        if (posted_)
-            take_back(pid_, pid_fd_.get(), mailbox_, script_.directory().get(),
-                      script_.name().c_str());
+        if (posted_) withdraw(pid_, pid_fd_.get(), mailbox_);
     }
     Request(const Request&) = delete;
     Request& operator=(const Request&) = delete;
 
-    Result<void> post() {
+    Result<void> post(std::string_view text) {
         const std::string& path = script_.path();
         if (path.size() >= mailbox_.script_path_size)
             return make_error(ErrorKind::kInvalid, "the script's path is too long");
@@ -134,7 +121,8 @@ class Request {
         auto pending = memory.value<int32_t>(mailbox_.pending_call);
         if (!pending || *pending != 0)
             return make_error(ErrorKind::kIo, "another debugger's request waits there already");
-        if (Result<void> heir = start_heir(); !heir) return heir;
+        if (Result<void> started = start_heir(); !started) return started;
+        if (Result<void> done = script_.write(text); !done) return done;
         posted_ = true;
         Result<void> written =
             write_memory(pid_, mailbox_.script_path, path.c_str(), path.size() + 1);
@@ -149,42 +137,24 @@ class Request {
     }
 
   private:
-    // A process that waits for this one's death and then takes the request back.
     Result<void> start_heir() {
-        const Fd self(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
-        if (!self.valid()) return errno_error("pidfd_open", errno);
-        const int directory = script_.directory().get();
-        const char* name = script_.name().c_str();
-        // As fork() does it, but with no signal at its end.
-        heir_ = static_cast<pid_t>(syscall(SYS_clone, 0, nullptr, nullptr, nullptr, nullptr));
-        if (heir_ < 0) return errno_error("fork", errno);
-        if (heir_ > 0) return {};
-        // Nothing but these may outlive us: what BPF has attached hangs on descriptors.
-        constexpr int kSelf = 3;
-        constexpr int kDirectory = 4;
-        constexpr int kTarget = 5;
-        const long self_copy = syscall(SYS_fcntl, self.get(), F_DUPFD, 10);
-        const long directory_copy = syscall(SYS_fcntl, directory, F_DUPFD, 10);
-        const long target_copy = syscall(SYS_fcntl, pid_fd_.get(), F_DUPFD, 10);
-        syscall(SYS_dup3, self_copy, kSelf, 0);
-        syscall(SYS_dup3, directory_copy, kDirectory, 0);
-        syscall(SYS_dup3, target_copy, kTarget, 0);
-        syscall(SYS_close_range, kTarget + 1, ~0U, 0);
-        syscall(SYS_setsid);
-        pollfd ended{kSelf, POLLIN, 0};
-        while (syscall(SYS_ppoll, &ended, 1, nullptr, nullptr, 0) <= 0) {
-        }
-        take_back(pid_, kTarget, mailbox_, kDirectory, name);
-        syscall(SYS_exit_group, 0);
-        __builtin_unreachable();
+        pid_fd_ = Fd(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
+        if (!pid_fd_.valid()) return errno_error("pidfd_open", errno);
+        auto heir = Heir::start("sb-heir", {pid_fd_.get(), script_.directory().get()}, [this] {
+            syscall(SYS_unlinkat, script_.directory().get(), script_.name().c_str(), 0);
+            withdraw(pid_, pid_fd_.get(), mailbox_);
+        });
+        if (!heir) return std::move(heir.error());
+        heir_.emplace(std::move(*heir));
+        return {};
     }
 
     pid_t pid_;
     Fd pid_fd_;
     Mailbox mailbox_;
-    const TargetScript& script_;
+    std::optional<Heir> heir_; // before the script: it is dismissed when that is gone
+    TargetScript script_;
     bool posted_ = false;
-    pid_t heir_ = 0;
 };
 
 std::string script_text(const std::string& socket_name, const std::string& source) {
@@ -242,12 +212,12 @@ Result<Fd> enter_by_debugger_support(const DebuggerSupportRequest& request) {
     const std::string socket_name = "speedbump-" + *token;
     Result<Fd> listener = listen_abstract(request.pid, socket_name);
     if (!listener) return std::move(listener.error());
-    Result<TargetScript> script =
-        TargetScript::create(request.pid, script_text(socket_name, request.source));
+    Result<TargetScript> script = TargetScript::find_place(request.pid);
     if (!script) return std::move(script.error());
 
-    Request posted(request.pid, *mailbox, *script);
-    if (Result<void> done = posted.post(); !done) return std::move(done.error());
+    Request posted(request.pid, *mailbox, std::move(*script));
+    if (Result<void> done = posted.post(script_text(socket_name, request.source)); !done)
+        return std::move(done.error());
     Fd channel;
     while (!channel.valid()) {
         if (!wait_readable(listener->get(), deadline))

@@ -120,7 +120,7 @@ Result<CorePlace> place_core(pid_t pid, const std::string& path, const Fd& core)
     return place;
 }
 
-Result<TargetScript> TargetScript::create(pid_t pid, std::string_view text) {
+Result<TargetScript> TargetScript::find_place(pid_t pid) {
     const Fd root = open_root(pid);
     if (!root.valid()) return errno_error(fmt::format("open /proc/{}/root", pid), errno);
     TargetScript script;
@@ -128,16 +128,19 @@ Result<TargetScript> TargetScript::create(pid_t pid, std::string_view text) {
     if (!script.directory_.valid()) return errno_error("open its /tmp", errno);
     Result<std::string> token = make_token();
     if (!token) return std::move(token.error());
-    const std::string name = ".speedbump-" + *token + ".py";
-    const Fd file(::openat(script.directory_.get(), name.c_str(),
+    script.name_ = ".speedbump-" + *token + ".py";
+    script.path_ = "/tmp/" + script.name_;
+    return script;
+}
+
+Result<void> TargetScript::write(std::string_view text) const {
+    const Fd file(::openat(directory_.get(), name_.c_str(),
                            O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0400));
     if (!file.valid()) return errno_error("create a script in its /tmp", errno);
-    script.name_ = name;
-    script.path_ = "/tmp/" + name;
     if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
         fchmod(file.get(), 0444) != 0)
         return errno_error("write a script in its /tmp", errno);
-    return script;
+    return {};
 }
 
 TargetScript::~TargetScript() {

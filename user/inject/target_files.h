@@ -24,10 +24,13 @@ struct CorePlace {
 };
 Result<CorePlace> place_core(pid_t pid, const std::string& path, const Fd& core);
 
-// A script in the target's /tmp, readable by all, whose name can't be guessed.
+// A script in the target's /tmp, readable by all, whose name can't be guessed. Its place is known
+// before it is there, so that whoever is to remove it can be there first.
 class TargetScript {
   public:
-    static Result<TargetScript> create(pid_t pid, std::string_view text);
+    static Result<TargetScript> find_place(pid_t pid);
+    // Creates it; at most once.
+    Result<void> write(std::string_view text) const;
     ~TargetScript();
     TargetScript(TargetScript&&) = default;
     TargetScript& operator=(TargetScript&&) = delete;

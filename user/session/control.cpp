@@ -116,7 +116,7 @@ struct ControlServer::Impl {
     std::vector<std::string> names; // hidden, public
     Fd listener;
     std::list<Client> clients;
-    std::optional<ControlGuard> guard;
+    std::optional<Heir> guard;
 
     Fd fifo;
     LineBuffer fifo_lines;
@@ -177,7 +177,7 @@ Result<void> ControlServer::Impl::try_listen() {
     auto opened = open_control_directory(directory_path, true);
     if (!opened) return std::move(opened).error();
     // Before there is a file to remove.
-    auto started = ControlGuard::start(*opened, directory_path, names);
+    auto started = start_control_guard(*opened, directory_path, names);
     if (!started) return std::move(started).error();
     guard.emplace(std::move(*started));
     const std::string path = path_in(*opened, names[0]);

@@ -30,7 +30,7 @@ class ControlServer {
     ~ControlServer();
 
     // Makes the session's socket in `directory`, named by this program's PID and hidden until
-    // start(), and the guard that removes it when this program dies. Forks (ControlGuard::start).
+    // start(), and the guard that removes it when this program dies. Forks (control_guard.h).
     Result<void> listen(const std::string& directory);
     // Takes request lines from a fifo that exists already. kUsage when it is no fifo; kPermission
     // when others than this user, root, and the user of sudo could write to it.

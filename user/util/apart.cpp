@@ -5,8 +5,10 @@
 #include <linux/sched.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -60,21 +62,40 @@ Range command_line() {
     return range;
 }
 
-// A child of fork(), where that is allowed in another cgroup.
-pid_t start_child(const Fd& cgroup, uint64_t flags) {
+// A child of fork() in another cgroup; -1 where that is not allowed.
+pid_t start_in(const Fd& cgroup, uint64_t flags) {
     clone_args arguments = {};
-    arguments.flags = flags;
-    if (cgroup.valid()) {
-        arguments.flags |= CLONE_INTO_CGROUP;
-        arguments.cgroup = static_cast<uint64_t>(cgroup.get());
-        const long pid = ::syscall(SYS_clone3, &arguments, sizeof arguments);
-        if (pid >= 0) return static_cast<pid_t>(pid);
+    arguments.flags = flags | CLONE_INTO_CGROUP;
+    arguments.cgroup = static_cast<uint64_t>(cgroup.get());
+    return static_cast<pid_t>(::syscall(SYS_clone3, &arguments, sizeof arguments));
+}
+
+// Whether a child can begin in the top cgroup and live. Linux 6.18 kills one whose parent is in a
+// cgroup that was killed before the parent entered it: cgroup_css_set_fork() compares the count of
+// kills of the one cgroup with that of the other.
+bool can_start_at_top() {
+    static const bool can = [] {
+        if (!top_cgroup().valid()) return false;
+        const pid_t pid = start_in(top_cgroup(), 0);
+        if (pid == 0) ::_exit(0);
+        int status = 1;
+        while (pid > 0 && ::waitpid(pid, &status, __WALL) < 0 && errno == EINTR) {
+        }
+        return status == 0;
+    }();
+    return can;
+}
+
+pid_t start_child(uint64_t flags) {
+    if (can_start_at_top()) {
+        const pid_t pid = start_in(top_cgroup(), flags);
+        if (pid >= 0) return pid;
     }
     return static_cast<pid_t>(::syscall(SYS_clone, flags, 0, 0, 0, 0));
 }
 
-bool write_to(const char* path, const char* text) {
-    const int file = ::open(path, O_WRONLY | O_CLOEXEC);
+bool write_to(const char* path, const char* text, int directory = AT_FDCWD) {
+    const int file = ::openat(directory, path, O_WRONLY | O_CLOEXEC);
     if (file < 0) return false;
     const ssize_t written = ::write(file, text, std::strlen(text));
     ::close(file);
@@ -83,6 +104,9 @@ bool write_to(const char* path, const char* text) {
 
 void step_aside(const char* name, const Range& arguments, bool is_killed_first) {
     ::setsid();
+    // Only then, as a move waits for every fork and exit of the machine.
+    if (!can_start_at_top() && top_cgroup().valid())
+        write_to("cgroup.procs", "0", top_cgroup().get());
     ::prctl(PR_SET_NAME, name);
     const size_t length = std::strlen(name) + 1;
     const auto room = static_cast<size_t>(arguments.end - arguments.begin);
@@ -99,13 +123,12 @@ void step_aside(const char* name, const Range& arguments, bool is_killed_first) 
 } // namespace
 
 pid_t fork_apart(const char* name, uint64_t flags) {
-    const Fd& cgroup = top_cgroup();
     const Range arguments = command_line();
     static const bool is_killed_first = [] {
         int score = 0;
         return static_cast<bool>(std::ifstream("/proc/self/oom_score_adj") >> score) && score > 0;
     }();
-    const pid_t pid = start_child(cgroup, flags);
+    const pid_t pid = start_child(flags);
     if (pid == 0) step_aside(name, arguments, is_killed_first);
     return pid;
 }

@@ -15,11 +15,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iostream>
 #include <map>
 #include <random>
 #include <regex>
+#include <set>
 #include <sstream>
 
 #include "engine/cores.h"
@@ -406,8 +409,8 @@ TEST(Files, AScriptNeverLeavesTheTargetsRoot) {
     int refused = 0;
     const auto deadline = std::chrono::steady_clock::now() + 30s;
     while ((made < 1000 || refused < 1000) && std::chrono::steady_clock::now() < deadline) {
-        auto script = inject::TargetScript::create(target, "pass");
-        ++(script ? made : refused);
+        auto script = inject::TargetScript::find_place(target);
+        ++(script && script->write("pass") ? made : refused);
         ASSERT_EQ(entries_of(outside), 3u);
     }
     EXPECT_GE(made, 1000);
@@ -422,42 +425,262 @@ TEST(Files, AScriptNeverLeavesTheTargetsRoot) {
     EXPECT_EQ(system(("rm -rf " + root + " " + outside).c_str()), 0);
 }
 
-// A loader that is killed while its request waits to be read.
-TEST(Files, AKilledLoaderLeavesNoRequestAndNoFile) {
-    for (const std::string& python : kPythons) {
-        TargetProcess target({python, source("awkward.py"), "deaf"});
-        auto found = process::find_interpreters(target.pid());
-        ASSERT_TRUE(found && !found->empty());
-        if (found->front().minor < 14) continue;
-        const std::string tmp = fmt::format("/proc/{}/root/tmp", target.pid());
-        const auto scripts = [&] {
-            return system(("ls " + tmp + "/.speedbump-* >/dev/null 2>&1").c_str()) == 0;
-        };
-        ASSERT_FALSE(scripts());
-        const pid_t tracer = fork();
-        if (tracer == 0) {
+// A Python that looks at no request, and that a tracer keeps from being entered in another way.
+class DeafTarget {
+  public:
+    explicit DeafTarget(const std::string& python)
+        : target_({python, source("awkward.py"), "deaf"}),
+          tmp_(fmt::format("/proc/{}/root/tmp", target_.pid())) {
+        tracer_ = fork();
+        if (tracer_ == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
-            ptrace(PTRACE_SEIZE, target.pid(), nullptr, nullptr);
+            ptrace(PTRACE_SEIZE, target_.pid(), nullptr, nullptr);
             for (;;) pause();
         }
-        ASSERT_TRUE(eventually(2s, [&] {
-            auto status = inject::read_status(target.pid(), target.pid());
-            return status && status->tracer == tracer;
+        EXPECT_TRUE(eventually(10s, [&] {
+            auto status = inject::read_status(target_.pid(), target_.pid());
+            return status && status->tracer == tracer_;
         }));
-        const pid_t loader = fork();
-        if (loader == 0) _exit(inject(target.pid(), with_core()).has_value());
-        EXPECT_TRUE(eventually(5s, scripts));
-        kill(loader, SIGKILL);
-        waitpid(loader, nullptr, 0);
-        EXPECT_TRUE(eventually(1s, [&] { return !scripts(); }));
-        kill(tracer, SIGKILL);
-        waitpid(tracer, nullptr, 0);
-        const uint64_t beats = target.beats();
-        kill(target.pid(), SIGUSR1);
-        EXPECT_TRUE(eventually(2s, [&] { return target.beats() > beats; }));
-        auto injection = inject(target.pid(), with_core());
+    }
+    ~DeafTarget() { let_in(); }
+    pid_t pid() const { return target_.pid(); }
+
+    std::set<std::string> scripts() const {
+        std::set<std::string> names;
+        if (DIR* directory = opendir(tmp_.c_str())) {
+            while (const dirent* entry = readdir(directory))
+                if (std::string_view(entry->d_name).starts_with(".speedbump-"))
+                    names.insert(entry->d_name);
+            closedir(directory);
+        }
+        return names;
+    }
+    // Whether all of these go.
+    bool removes(const std::set<std::string>& names) const {
+        return eventually(10s, [&] {
+            const auto left = scripts();
+            return std::none_of(names.begin(), names.end(),
+                                [&](const std::string& name) { return left.contains(name); });
+        });
+    }
+    // That it runs no script of ours when it looks, and can be entered as ever.
+    void expect_as_before() {
+        let_in();
+        const uint64_t beats = target_.beats();
+        kill(target_.pid(), SIGUSR1);
+        EXPECT_TRUE(eventually(10s, [&] { return target_.beats() > beats; }));
+        auto injection = inject(target_.pid(), with_core());
         EXPECT_TRUE(injection) << injection.error().message;
     }
+
+  private:
+    void let_in() {
+        if (tracer_ > 0) {
+            kill(tracer_, SIGKILL);
+            waitpid(tracer_, nullptr, 0);
+        }
+        tracer_ = -1;
+    }
+
+    TargetProcess target_;
+    std::string tmp_;
+    pid_t tracer_ = -1;
+};
+
+bool takes_requests(const std::string& python) {
+    TargetProcess target({python, source("awkward.py"), "deaf"});
+    auto found = process::find_interpreters(target.pid());
+    EXPECT_TRUE(found && !found->empty());
+    return found && !found->empty() && found->front().minor >= 14;
+}
+
+// A program that gets into a target, under a name that nothing else has.
+class Loader {
+  public:
+    Loader() {
+        char directory[] = "/tmp/sb-loader-XXXXXX";
+        EXPECT_NE(mkdtemp(directory), nullptr);
+        directory_ = directory;
+        name_ = fmt::format("sbl{}", getpid());
+        path_ = directory_ + "/" + name_;
+        EXPECT_EQ(symlink(INJECT_PROBE, path_.c_str()), 0);
+    }
+    ~Loader() {
+        unlink(path_.c_str());
+        rmdir(directory_.c_str());
+    }
+    const std::string& name() const { return name_; }
+
+    // `first`: what the child does before it is the loader. `timeout`: of its request.
+    pid_t start(pid_t target, std::chrono::milliseconds timeout,
+                const std::function<void()>& first) const {
+        const std::string pid = std::to_string(target);
+        const std::string timeout_ms = std::to_string(timeout.count());
+        const pid_t loader = fork();
+        if (loader == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            const int nothing = ::open("/dev/null", O_WRONLY);
+            dup2(nothing, STDERR_FILENO);
+            first();
+            execl(path_.c_str(), path_.c_str(), "--timeout", timeout_ms.c_str(), TEST_CORE,
+                  pid.c_str(), static_cast<char*>(nullptr));
+            _exit(127);
+        }
+        return loader;
+    }
+
+  private:
+    std::string directory_;
+    std::string name_;
+    std::string path_;
+};
+
+std::string contents_of(const std::string& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// As `pkill -9 NAME` and `pkill -9 -f NAME`.
+void kill_by_name(const std::string& name) {
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+        const pid_t pid = std::atoi(entry.path().filename().c_str());
+        if (pid <= 0) continue;
+        const std::string shown =
+            contents_of(entry.path() / "comm") + contents_of(entry.path() / "cmdline");
+        if (shown.find(name) != std::string::npos) kill(pid, SIGKILL);
+    }
+}
+
+// A cgroup (v2) that is removed at the end, when all that was in it must have ended.
+class Group {
+  public:
+    Group() {
+        std::istringstream mounts(contents_of("/proc/self/mountinfo"));
+        for (std::string line; std::getline(mounts, line);) {
+            if (line.find(" - cgroup2 ") == std::string::npos) continue;
+            std::istringstream words(line);
+            std::string top;
+            for (int i = 0; i < 5; ++i) words >> top;
+            path_ = fmt::format("{}/speedbump-test-{}", top, getpid());
+            if (mkdir(path_.c_str(), 0755) != 0) path_.clear();
+            return;
+        }
+    }
+    ~Group() {
+        if (path_.empty()) return;
+        EXPECT_TRUE(eventually(10s, [&] { return rmdir(path_.c_str()) == 0; }));
+    }
+    bool is_there() const {
+        return !path_.empty() && access((path_ + "/cgroup.kill").c_str(), W_OK) == 0;
+    }
+    void join() const { std::ofstream(path_ + "/cgroup.procs") << "0"; }
+    void kill_all() const { std::ofstream(path_ + "/cgroup.kill") << "1"; }
+
+  private:
+    std::string path_;
+};
+
+// A loader that is killed while its request waits to be read, with all that can be taken for it.
+TEST(Files, AKilledLoaderLeavesNoRequestAndNoFile) {
+    const Loader program;
+    const Group group;
+    struct Way {
+        std::string name;
+        std::function<void()> first;
+        std::function<void(pid_t)> kill;
+    };
+    std::vector<Way> ways = {
+        {"by its PID", [] {}, [](pid_t loader) { kill(loader, SIGKILL); }},
+        {"by its name", [] {}, [&](pid_t) { kill_by_name(program.name()); }},
+    };
+    for (const std::string name : {"by its cgroup", "by its cgroup, which was killed before"})
+        if (group.is_there())
+            ways.push_back({name, [&] { group.join(); }, [&](pid_t) { group.kill_all(); }});
+    if (!group.is_there()) std::cerr << "not by cgroup.kill: no cgroup v2 can be made here\n";
+    for (const std::string& python : kPythons) {
+        if (!takes_requests(python)) continue;
+        for (const Way& way : ways) {
+            SCOPED_TRACE(python + ", " + way.name);
+            DeafTarget target(python);
+            const auto before = target.scripts();
+            const pid_t loader = program.start(target.pid(), 60s, way.first);
+            std::set<std::string> added;
+            EXPECT_TRUE(eventually(20s, [&] {
+                added = target.scripts();
+                for (const std::string& name : before) added.erase(name);
+                return !added.empty();
+            }));
+            way.kill(loader);
+            kill(loader, SIGKILL);
+            waitpid(loader, nullptr, 0);
+            EXPECT_TRUE(target.removes(added));
+            target.expect_as_before();
+        }
+    }
+}
+
+// The name of the script that a system call makes; empty where it makes none.
+std::string script_made_by(pid_t pid, const __ptrace_syscall_info& call) {
+    if (call.op != PTRACE_SYSCALL_INFO_ENTRY || call.entry.nr != SYS_openat ||
+        !(call.entry.args[2] & O_CREAT))
+        return {};
+    char name[64] = {};
+    process::RemoteMemory(pid).read_some(call.entry.args[1], name, sizeof(name) - 1);
+    return std::string_view(name).starts_with(".speedbump-") ? name : "";
+}
+
+struct StopAndKill {
+    std::string script; // empty: it made none
+    bool killed = false;
+};
+
+// Lets a loader run, and kills it where it stops for the `stop`th time after the call that makes a
+// script has begun: it stops before and after each system call.
+StopAndKill kill_at(pid_t loader, int stop) {
+    StopAndKill result;
+    int status = 0;
+    waitpid(loader, &status, 0);
+    ptrace(PTRACE_SETOPTIONS, loader, nullptr, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL);
+    int signal_number = 0;
+    for (int stops = 0; WIFSTOPPED(status); waitpid(loader, &status, 0)) {
+        signal_number = WSTOPSIG(status) == (SIGTRAP | 0x80) ? 0 : WSTOPSIG(status);
+        if (signal_number == SIGSTOP || signal_number == SIGTRAP) signal_number = 0;
+        if (WSTOPSIG(status) == (SIGTRAP | 0x80)) {
+            __ptrace_syscall_info call = {};
+            ptrace(PTRACE_GET_SYSCALL_INFO, loader, sizeof(call), &call);
+            if (result.script.empty()) result.script = script_made_by(loader, call);
+            if (!result.script.empty() && ++stops == stop) {
+                kill(loader, SIGKILL);
+                result.killed = true;
+            }
+        }
+        ptrace(PTRACE_SYSCALL, loader, nullptr, signal_number);
+    }
+    return result;
+}
+
+// There is no moment in which a file or a request is nobody's to take back.
+TEST(Files, ALoaderKilledAtAnySystemCallLeavesNothing) {
+    const auto python = std::find_if(kPythons.begin(), kPythons.end(), takes_requests);
+    if (python == kPythons.end()) GTEST_SKIP() << "no Python of 3.14 or later";
+    const Loader program;
+    DeafTarget target(*python);
+    int kills = 0;
+    for (int stop = 1;; ++stop) {
+        SCOPED_TRACE(stop);
+        const pid_t loader = program.start(target.pid(), 50ms, [] {
+            ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
+            raise(SIGSTOP);
+        });
+        const StopAndKill done = kill_at(loader, stop);
+        ASSERT_FALSE(done.script.empty());
+        ASSERT_TRUE(target.removes({done.script}));
+        if (!done.killed) break;
+        ++kills;
+    }
+    std::cerr << "killed at " << kills << " moments\n";
+    EXPECT_GE(kills, 20);
+    target.expect_as_before();
 }
 
 TEST(Inject, NoPythonAndNoProcess) {
