@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: MIT
 // Live control of a session: what no command line reaches. Needs root, and the puppet program.
 #include <gtest/gtest.h>
+#include <linux/perf_event.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "engine/stack_sampler.h"
 #include "session/session.h"
 #include "targets/parser.h"
 #include "util/clock.h"
@@ -76,12 +81,14 @@ class LiveSession : public testing::Test {
         if (geteuid() != 0) GTEST_SKIP() << "needs root";
     }
 
-    std::unique_ptr<Session> attach(const std::string& text) {
+    std::unique_ptr<Session> attach(
+        const std::string& text,
+        const std::function<void(const std::string&)>& warn = [](const std::string&) {}) {
         const targets::ParseOutcome parsed = targets::parse_targets(text, "targets.txt");
         if (!parsed.errors.empty()) throw std::runtime_error(parsed.errors[0].message);
         SessionOptions options;
         options.pids = {puppet.pid()};
-        auto session = Session::attach(options, parsed.file, [](const std::string&) {});
+        auto session = Session::attach(options, parsed.file, warn);
         if (!session) throw std::runtime_error(session.error().message);
         return std::move(*session);
     }
@@ -191,6 +198,61 @@ TEST_F(LiveSession, EndsWithTheLastProcess) {
     const auto ran = session->run_for(10s);
     ASSERT_FALSE(ran);
     EXPECT_EQ(ran.error().kind, ErrorKind::kNotFound);
+}
+
+// Stops this program's perf events for good, as their CPU's going offline does: time stands still
+// for them. How many there were.
+int stop_perf_events() {
+    int stopped = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+        std::error_code gone; // the iterator's own descriptor is listed as well
+        if (std::filesystem::read_symlink(entry, gone) != "anon_inode:[perf_event]") continue;
+        const int fd = std::stoi(entry.path().filename());
+        if (ioctl(fd, PERF_EVENT_IOC_DISABLE, 0) == 0) ++stopped;
+    }
+    return stopped;
+}
+
+TEST_F(LiveSession, NoticesALibraryAlthoughItsPerfEventsDied) {
+    std::vector<std::string> warnings;
+    const auto session = attach("+exe:work_push delay=0\n+libslowlib.so:lib_work delay=20ms\n",
+                                [&](const std::string& text) { warnings.push_back(text); });
+    session->arm();
+    ASSERT_GT(stop_perf_events(), 0);
+    const std::string library = std::string(std::getenv("SPEEDBUMP_PROGRAMS")) + "/libslowlib.so";
+    puppet.send("load " + library);
+    ASSERT_EQ(puppet.hear(), "loaded\n");
+    // Turns of the session, of which each lasts 100 ms at least: some 2 s are what it takes.
+    int turns = 0;
+    while (turns++ < 100 && puppet.call("lib_work") < 19ms) ASSERT_TRUE(session->run_for(100ms));
+    std::printf("noticed after %d turns\n", turns);
+    EXPECT_GE(puppet.call("lib_work"), 19ms);
+    ASSERT_EQ(warnings.size(), 1u);
+    EXPECT_NE(warnings[0].find("records of new mappings were lost"), std::string::npos);
+}
+
+TEST_F(LiveSession, SamplesAgainAlthoughItsClocksDied) {
+    auto sampler = engine::StackSampler::open(1ms);
+    ASSERT_TRUE(sampler) << sampler.error().message;
+    const pid_t busy = fork();
+    for (volatile bool forever = true; busy == 0 && forever;) continue;
+    EXPECT_TRUE((*sampler)->add_process(busy, nullptr));
+    uint64_t samples = 0;
+    const auto drain = [&] {
+        std::this_thread::sleep_for(50ms);
+        (*sampler)->drain([&](const engine::RunningThread&) { ++samples; }, 1s);
+    };
+    for (int turns = 0; turns < 200 && samples == 0; ++turns) drain();
+    EXPECT_GT(samples, 0u);
+    EXPECT_EQ((*sampler)->gaps(), 0u);
+    EXPECT_GT(stop_perf_events(), 0);
+    drain();
+    samples = 0;
+    for (int turns = 0; turns < 200 && samples == 0; ++turns) drain();
+    EXPECT_GT(samples, 0u);
+    EXPECT_GT((*sampler)->gaps(), 0u);
+    kill(busy, SIGKILL);
+    waitpid(busy, nullptr, 0);
 }
 
 } // namespace

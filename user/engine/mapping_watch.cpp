@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "engine/mapping_watch.h"
 
+#include <bpf/libbpf.h>
 #include <linux/perf_event.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -10,7 +11,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
+#include "engine/event_pulse.h"
 #include "util/clock.h"
 #include "util/fd.h"
 
@@ -23,18 +26,22 @@ constexpr size_t kRingPages = 64; // a power of two; 256 KiB hold some 2,000 map
 constexpr size_t kStormBegins = 100, kStormEnds = 20;
 constexpr auto kPeriod = std::chrono::milliseconds(500);
 
-// One CPU's perf ring buffer.
+// One CPU's perf ring buffer; empty while the CPU is offline.
 struct Ring {
     Fd fd;
     void* memory = nullptr;
     size_t page_size = 0;
+    EventPulse pulse;
 
     Ring() = default;
-    Ring(Ring&& other) noexcept
-        : fd(std::move(other.fd)),
-          memory(std::exchange(other.memory, nullptr)),
-          page_size(other.page_size) {}
-    Ring& operator=(Ring&&) = delete;
+    Ring(Ring&& other) noexcept { *this = std::move(other); }
+    Ring& operator=(Ring&& other) noexcept {
+        std::swap(fd, other.fd);
+        std::swap(memory, other.memory);
+        std::swap(page_size, other.page_size);
+        std::swap(pulse, other.pulse);
+        return *this;
+    }
     ~Ring() {
         if (memory) munmap(memory, (kRingPages + 1) * page_size);
     }
@@ -54,23 +61,35 @@ struct Mmap2Record {
 
 // The same event on each CPU.
 struct MappingWatch::Events {
-    std::vector<Ring> rings;
+    bool wake; // each record wakes the reader
+    bool enabled = false;
+    std::vector<Ring> rings; // by CPU
 
-    // Opens them disabled; `wake`: each record wakes the reader.
-    Result<void> open(bool wake);
+    // Of one CPU, enabled like the others; false: it is offline.
+    Result<bool> open(int cpu);
     void enable(bool on) {
-        for (Ring& ring : rings)
+        enabled = on;
+        for (Ring& ring : rings) {
+            if (!ring.fd.valid()) continue;
             ioctl(ring.fd.get(), on ? PERF_EVENT_IOC_ENABLE : PERF_EVENT_IOC_DISABLE, 0);
+            ring.pulse.begin();
+        }
     }
     void drain(std::vector<NewMapping>& found, size_t& others, bool& lost);
 };
 
 struct MappingWatch::Impl {
     Fd epoll;
-    Events prompt, quiet;
+    Events prompt{true, false, {}}, quiet{false, false, {}};
     bool moderated = false;
     size_t others = 0; // forks and exits in this period
     Clock::time_point period_began = Clock::now();
+    Clock::time_point checked = Clock::now();
+
+    // Both events of a CPU; false: it is offline.
+    Result<bool> open(int cpu);
+    void close(int cpu);
+    void mend(bool& lost);
 };
 
 MappingWatch::MappingWatch(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -83,52 +102,87 @@ bool MappingWatch::moderated() const {
     return impl_->moderated;
 }
 
-Result<void> MappingWatch::Events::open(bool wake) {
+Result<bool> MappingWatch::Events::open(int cpu) {
     perf_event_attr attributes{};
     attributes.size = sizeof(attributes);
     attributes.type = PERF_TYPE_SOFTWARE;
     attributes.config = PERF_COUNT_SW_DUMMY;
-    attributes.disabled = 1;
+    attributes.read_format = EventPulse::kReadFormat;
+    attributes.disabled = enabled ? 0 : 1;
     attributes.mmap = 1;
     attributes.mmap2 = 1;
     attributes.watermark = 1;
     const auto page_size = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     attributes.wakeup_watermark = wake ? 1 : static_cast<uint32_t>(kRingPages * page_size / 2);
 
-    const long cpus = sysconf(_SC_NPROCESSORS_CONF);
-    for (int cpu = 0; cpu < cpus; ++cpu) {
-        Ring ring;
-        ring.page_size = page_size;
-        ring.fd = Fd(static_cast<int>(
-            syscall(SYS_perf_event_open, &attributes, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC)));
-        if (!ring.fd.valid()) {
-            if (errno == ENODEV) continue; // an offline CPU
-            return errno_error("perf_event_open of mapping records on CPU " + std::to_string(cpu),
-                               errno);
-        }
-        void* memory = mmap(nullptr, (kRingPages + 1) * ring.page_size, PROT_READ | PROT_WRITE,
-                            MAP_SHARED, ring.fd.get(), 0);
-        if (memory == MAP_FAILED) return errno_error("mmap of the perf ring buffer", errno);
-        ring.memory = memory;
-        rings.push_back(std::move(ring));
+    Ring ring;
+    ring.page_size = page_size;
+    ring.fd = Fd(static_cast<int>(
+        syscall(SYS_perf_event_open, &attributes, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC)));
+    if (!ring.fd.valid()) {
+        if (errno == ENODEV) return false;
+        return errno_error("perf_event_open of mapping records on CPU " + std::to_string(cpu),
+                           errno);
     }
-    return {};
+    void* memory = mmap(nullptr, (kRingPages + 1) * ring.page_size, PROT_READ | PROT_WRITE,
+                        MAP_SHARED, ring.fd.get(), 0);
+    if (memory == MAP_FAILED) return errno_error("mmap of the perf ring buffer", errno);
+    ring.memory = memory;
+    rings[static_cast<size_t>(cpu)] = std::move(ring);
+    return true;
+}
+
+Result<bool> MappingWatch::Impl::open(int cpu) {
+    for (Events* events : {&prompt, &quiet}) {
+        auto opened = events->open(cpu);
+        if (opened && *opened) {
+            epoll_event event{};
+            event.events = EPOLLIN;
+            const int fd = events->rings[static_cast<size_t>(cpu)].fd.get();
+            if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) == 0) continue;
+            opened = errno_error("epoll_ctl of the perf event", errno);
+        }
+        close(cpu); // none or both
+        return opened;
+    }
+    return true;
+}
+
+void MappingWatch::Impl::close(int cpu) {
+    for (Events* events : {&prompt, &quiet}) {
+        Ring& ring = events->rings[static_cast<size_t>(cpu)];
+        if (ring.fd.valid()) epoll_ctl(epoll.get(), EPOLL_CTL_DEL, ring.fd.get(), nullptr);
+        ring = Ring();
+    }
+}
+
+// Opens the events of CPUs that went or came again.
+void MappingWatch::Impl::mend(bool& lost) {
+    if (Clock::now() - checked < kEventCheckPeriod) return;
+    checked = Clock::now();
+    Events& used = moderated ? quiet : prompt;
+    for (int cpu = 0; cpu < static_cast<int>(used.rings.size()); ++cpu) {
+        Ring& ring = used.rings[static_cast<size_t>(cpu)];
+        if (ring.fd.valid()) {
+            if (!ring.pulse.has_stopped(ring.fd.get())) continue;
+            close(cpu);
+            lost = true;
+        }
+        // What can't be opened is missing until it can: that is to be made up for each time.
+        if (auto opened = open(cpu); !opened || *opened) lost = true;
+    }
 }
 
 Result<std::unique_ptr<MappingWatch>> MappingWatch::open() {
     auto impl = std::make_unique<Impl>();
     impl->epoll = Fd(epoll_create1(EPOLL_CLOEXEC));
     if (!impl->epoll.valid()) return errno_error("epoll_create1", errno);
-    if (auto opened = impl->prompt.open(true); !opened) return std::move(opened).error();
-    if (auto opened = impl->quiet.open(false); !opened) return std::move(opened).error();
-    for (const Events* events : {&impl->prompt, &impl->quiet}) {
-        for (const Ring& ring : events->rings) {
-            epoll_event event{};
-            event.events = EPOLLIN;
-            if (epoll_ctl(impl->epoll.get(), EPOLL_CTL_ADD, ring.fd.get(), &event) != 0)
-                return errno_error("epoll_ctl of the perf event", errno);
-        }
-    }
+    const int cpus = libbpf_num_possible_cpus();
+    if (cpus < 1) return errno_error("count the CPUs", -cpus);
+    impl->prompt.rings.resize(static_cast<size_t>(cpus));
+    impl->quiet.rings.resize(static_cast<size_t>(cpus));
+    for (int cpu = 0; cpu < cpus; ++cpu)
+        if (auto opened = impl->open(cpu); !opened) return std::move(opened).error();
     impl->prompt.enable(true);
     return std::unique_ptr<MappingWatch>(new MappingWatch(std::move(impl)));
 }
@@ -136,6 +190,7 @@ Result<std::unique_ptr<MappingWatch>> MappingWatch::open() {
 void MappingWatch::Events::drain(std::vector<NewMapping>& found, size_t& others, bool& lost) {
     std::vector<char> record;
     for (Ring& ring : rings) {
+        if (!ring.fd.valid()) continue;
         auto* page = static_cast<perf_event_mmap_page*>(ring.memory);
         const char* data = static_cast<const char*>(ring.memory) + ring.page_size;
         const uint64_t size = kRingPages * ring.page_size;
@@ -171,6 +226,7 @@ std::vector<NewMapping> MappingWatch::drain(bool& lost) {
     std::vector<NewMapping> found;
     impl_->prompt.drain(found, impl_->others, lost);
     impl_->quiet.drain(found, impl_->others, lost);
+    impl_->mend(lost);
 
     const auto now = Clock::now();
     const bool period_over = now - impl_->period_began >= kPeriod;

@@ -35,7 +35,9 @@ class MappingWatch {
 
     int fd() const; // readable when drain() has something, unless moderated()
     bool moderated() const;
-    // `lost` is set when records were dropped: look at all processes again.
+    // `lost` is set when records were dropped, or those of a CPU that went offline or came online
+    // may be missing: look at all processes again. Such CPUs are watched again from then on, which
+    // wants a call every second or so.
     std::vector<NewMapping> drain(bool& lost);
 
   private:

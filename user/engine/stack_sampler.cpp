@@ -12,6 +12,7 @@
 #include <map>
 #include <set>
 
+#include "engine/event_pulse.h"
 #include "engine/iterator.h"
 #include "stacks.skel.h"
 #include "util/clock.h"
@@ -34,15 +35,26 @@ Fd open_clock(int cpu, std::chrono::nanoseconds period) {
     attributes.type = PERF_TYPE_SOFTWARE;
     attributes.config = PERF_COUNT_SW_CPU_CLOCK;
     attributes.sample_period = static_cast<uint64_t>(period.count());
+    attributes.read_format = EventPulse::kReadFormat;
     return Fd(static_cast<int>(
         syscall(SYS_perf_event_open, &attributes, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC)));
 }
+
+// The clock of one CPU; no link: it is offline.
+struct CpuClock {
+    BpfLink link;
+    int fd = -1; // the link's
+    EventPulse pulse;
+};
 
 } // namespace
 
 struct StackSampler::Impl {
     std::unique_ptr<stacks_bpf, SkeletonDeleter> skeleton;
-    std::vector<BpfLink> clocks; // after the skeleton, so that links die first
+    std::chrono::nanoseconds period{};
+    std::vector<CpuClock> clocks; // by CPU; after the skeleton, so that links die first
+    Clock::time_point checked = Clock::now();
+    uint64_t gaps = 0;
     std::map<pid_t, BpfLink> iterators;
     std::map<pid_t, std::set<pid_t>> python_threads; // those that the programs know
     std::unique_ptr<ring_buffer, RingDeleter> ring;
@@ -54,6 +66,9 @@ struct StackSampler::Impl {
         return read_iterator<sb_thread>(link, "the iterator of threads");
     }
     Result<BpfLink> make_iterator(pid_t pid) const;
+    // False: the CPU is offline.
+    Result<bool> start_clock(int cpu);
+    void mend_clocks();
 };
 
 int StackSampler::Impl::on_sample(void* self, void* data, size_t size) {
@@ -79,6 +94,29 @@ Result<BpfLink> StackSampler::Impl::make_iterator(pid_t pid) const {
     return link;
 }
 
+Result<bool> StackSampler::Impl::start_clock(int cpu) {
+    Fd clock = open_clock(cpu, period);
+    if (!clock.valid() && errno == ENODEV) return false;
+    if (!clock.valid()) return errno_error("open the clock of a CPU (perf_event_open)", errno);
+    bpf_link* link = bpf_program__attach_perf_event(skeleton->progs.sb_running, clock.get());
+    if (link == nullptr) return errno_error("attach to the clock of a CPU", errno);
+    clocks[static_cast<size_t>(cpu)] = {BpfLink(link), clock.release(), {}};
+    return true;
+}
+
+// Starts the clocks of CPUs that went or came again.
+void StackSampler::Impl::mend_clocks() {
+    if (Clock::now() - checked < kEventCheckPeriod) return;
+    checked = Clock::now();
+    for (int cpu = 0; cpu < static_cast<int>(clocks.size()); ++cpu) {
+        CpuClock& clock = clocks[static_cast<size_t>(cpu)];
+        if (clock.link && !clock.pulse.has_stopped(clock.fd)) continue;
+        clock = {};
+        // One that can't be started is tried again the next time, and is a gap as long.
+        if (auto started = start_clock(cpu); !started || *started) ++gaps;
+    }
+}
+
 StackSampler::StackSampler(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 StackSampler::~StackSampler() = default;
 
@@ -99,15 +137,10 @@ Result<std::unique_ptr<StackSampler>> StackSampler::open(std::chrono::nanosecond
     auto own = impl->make_iterator(getpid());
     if (!own) return std::move(own).error();
     if (auto seen = impl->iterate(**own); !seen) return std::move(seen).error();
-    for (int cpu = 0; cpu < cpus; ++cpu) {
-        Fd clock = open_clock(cpu, period);
-        if (!clock.valid() && errno == ENODEV) continue; // not online
-        if (!clock.valid()) return errno_error("open the clock of a CPU (perf_event_open)", errno);
-        bpf_link* link = bpf_program__attach_perf_event(skeleton->progs.sb_running, clock.get());
-        if (link == nullptr) return errno_error("attach to the clock of a CPU", errno);
-        (void)clock.release(); // the link's now
-        impl->clocks.emplace_back(link);
-    }
+    impl->period = period;
+    impl->clocks.resize(static_cast<size_t>(cpus));
+    for (int cpu = 0; cpu < cpus; ++cpu)
+        if (auto started = impl->start_clock(cpu); !started) return std::move(started).error();
     return std::unique_ptr<StackSampler>(new StackSampler(std::move(impl)));
 }
 
@@ -152,10 +185,15 @@ void StackSampler::drain(const std::function<void(const RunningThread&)>& take,
     impl_->drain_end = Clock::now() + limit;
     ring_buffer__consume(impl_->ring.get());
     impl_->take = nullptr;
+    impl_->mend_clocks();
 }
 
 uint64_t StackSampler::lost() const {
     return __atomic_load_n(&impl_->skeleton->bss->lost_samples, __ATOMIC_RELAXED);
+}
+
+uint64_t StackSampler::gaps() const {
+    return impl_->gaps;
 }
 
 Result<std::vector<sb_thread>> StackSampler::threads(pid_t pid) {

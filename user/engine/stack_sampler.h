@@ -42,6 +42,9 @@ class StackSampler {
                std::chrono::nanoseconds limit);
     // Samples for which there was no room.
     uint64_t lost() const;
+    // How often a CPU was sampled again, or for the first time, after it had been offline: nobody
+    // knows how many samples that cost. drain() looks for such CPUs every second.
+    uint64_t gaps() const;
 
     // The threads of a process that was added, now.
     Result<std::vector<sb_thread>> threads(pid_t pid);

@@ -107,6 +107,7 @@ struct Session::Impl {
     std::set<pid_t> mapped_lately;
     Clock::time_point mapped_since{};
     uint64_t lost_events_told = 0;
+    bool lost_mappings_told = false;
 
     Reaper reaper; // last: its probes go before the engine they lead to
 
@@ -758,6 +759,11 @@ void Session::Impl::handle_mappings() {
         if (mapped_lately.empty()) mapped_since = Clock::now();
         mapped_lately.insert(mapping.pid);
     }
+    if (lost && !std::exchange(lost_mappings_told, true))
+        warn(
+            "records of new mappings were lost (too many at once, or a CPU went offline or came "
+            "online): looking at all processes again, so libraries may be slowed some seconds "
+            "after they were loaded");
     if (lost)
         for (auto& [tgid, member] : members.all())
             if (member.alive) mapped_lately.insert(member.pid);

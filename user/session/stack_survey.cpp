@@ -430,6 +430,9 @@ StackSurvey Surveyor::run() {
     if (sampler_) sampler_->drain(taker, kLongestDrain);
     for (auto& [pid, process] : processes_) close(process);
     if (sampler_) result_.profile.add_failed(sampler_->lost());
+    if (sampler_ && sampler_->gaps() > 0)
+        result_.notes.push_back(
+            "samples were lost: a CPU went offline or came online while it was to be sampled");
     const std::chrono::duration<double> took = Clock::now() - start;
     result_.own_cpu = (own_cpu_seconds() - cpu_before) / took.count();
     return std::move(result_);
