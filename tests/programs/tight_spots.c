@@ -47,6 +47,7 @@ int sleep_deep(unsigned long left)
     pthread_t thread;
     int error;
 
+    is_down = 0;
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, 16384);
     error = pthread_create(&thread, &attributes, go_down, (void *)left);

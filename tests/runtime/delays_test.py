@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: MIT
 """What a call is slowed by, how often, when, and what the counters say."""
 
+import json
 import os
 import signal
 import statistics
 import time
 
 from harness import (
-    MS, KernelLog, Session, calls, calls_by_pid, cpu_ns, delays, expect_ratio, expect_slowed,
-    expect_unslowed, main, start_puppet,
+    MS, KernelLog, Run, Session, calls, calls_by_pid, cpu_ns, delays, expect_ratio, expect_slowed,
+    expect_unslowed, main, need, scratch, start_puppet, targets_file,
 )
 
 WORK = ("work_push", "work_nop", "work_step", "work_late")
@@ -239,6 +240,23 @@ def test_fallbacks_delay_as_well() -> None:
         assert calls(final, "work_nop") % 10 == 0 and calls(final, "work_push") >= 50, final
         expect_unslowed(target, "work_push", MS)
         target.end()
+
+
+def test_probes_of_old_kernels_are_made_in_few_processes() -> None:
+    """Each process in which probes are made is a fork of the loader (user/engine/shielded.cpp)."""
+    target = start_puppet()
+    log = scratch() / "calls"
+    done = Run("attach", "--json", "--duration=50ms", "--pid", str(target.pid),
+               targets_file("+exe:* delay=0ns"), without="uprobe_multi",
+               before=[need("strace"), "-f", "-qq", "-o", str(log), "-e", "trace=clone3"])
+    assert done.status == 0, done
+    probed = len(json.loads(done.out.splitlines()[0])["targets"])
+    made = sum("clone3({" in line and "CLONE_FILES" in line and "CLONE_THREAD" not in line
+               for line in log.read_text(errors="replace").splitlines())
+    print(f"  {probed} probes, {made} processes")
+    # The three probes of the calibration are made one by one, and what takes probes out counts too.
+    assert probed > 20 and 0 < made < probed / 2, (probed, made, done)
+    target.end()
 
 
 if __name__ == "__main__":

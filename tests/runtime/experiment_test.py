@@ -15,7 +15,7 @@ import time
 
 from harness import (
     LIBRARY, PROGRAMS, SPEEDBUMP, Patience, Run, Skip, _leftovers, campaign, children, cpu_ns,
-    expect_restored, main, need, scratch, targets_file, wait_for,
+    expect_restored, lives, main, need, scratch, targets_file, wait_for,
 )
 
 PROGRESS = "native:exe:unit_done"
@@ -47,7 +47,7 @@ def start_python(kind: str) -> subprocess.Popen:
 class Experiment(Run):
     """An experiment to its end, with its document and HTML report. `crowding` is how much longer
     the service's work took by the clock than by its CPU time, for others that had the CPUs: a delay
-    costs it that much more too."""
+    costs it that much more too; of a service that has ended, in part or whole, nothing is known."""
 
     def __init__(self, pid: int, targets: str, *arguments: str, progress: str = PROGRESS,
                  **options):
@@ -55,13 +55,16 @@ class Experiment(Run):
         self.json_path, self.html_path = folder / "result.json", folder / "report.html"
         options.setdefault("timeout", 180)
         service = (pid, *children(pid))
+        self.crowding: float | None = None
         waiting, worked = Patience(*service), cpu_ns(*service)
         super().__init__(
             "experiment", "--pid", str(pid), "--progress", progress, "--seed=7",
             f"--output={self.json_path}", f"--html={self.html_path}", *arguments,
             targets_file(targets), **options,
         )
-        self.crowding = 1 + waiting.ns() / max(1, cpu_ns(*service) - worked)
+        waited, worked = waiting.ns(), cpu_ns(*service) - worked
+        if all(lives(one) for one in service):
+            self.crowding = 1 + waited / max(1, worked)
 
     @property
     def document(self) -> dict:
@@ -78,6 +81,7 @@ def expect_k(experiment: Experiment, name: str, low: float, high: float) -> None
     """The criticality may be between these two, as far as the experiment says that it knows."""
     k = experiment.target(name)["criticality"]
     assert k["high"] - k["low"] < 0.6, f"{name}: {k} says nothing: {experiment}"
+    assert experiment.crowding is not None, f"the service ended: {experiment}"
     high *= experiment.crowding
     assert k["low"] <= high and low <= k["high"], (
         f"{name} has criticality {k}, not {low} to {high}: {experiment}")
@@ -131,6 +135,7 @@ def test_what_nobody_waits_for_does_not_matter() -> None:
     assert done.status == 0, done
     expect_k(done, "+exe:work_on", 0.8, 1.2)
     expect_k(done, "+exe:work_off", -0.1, 0.1)
+    assert done.target("+exe:work_off")["verdict"] != "matters", done
 
 
 def test_delays_that_take_the_cpu_of_others_are_told() -> None:
@@ -155,6 +160,7 @@ def test_bottleneck_of_a_pipeline_moves() -> None:
         assert done.status == 0, done
         expect_k(done, f"+exe:work_{slow}", 0.8, 1.2)
         expect_k(done, f"+exe:work_{fast}", -0.15, 0.15)
+        assert done.target(f"+exe:work_{fast}")["verdict"] != "matters", done
 
         service.kill()
 

@@ -5,6 +5,7 @@ import collections
 import os
 import pathlib
 import random
+import signal
 import subprocess
 
 from harness import (
@@ -47,10 +48,16 @@ TIMES = int(os.environ.get("SPEEDBUMP_FAILURES", "1"))
 def attach(target, path: str, log: pathlib.Path, *strace: str) -> subprocess.CompletedProcess:
     """One attach from its command to its end; its system calls are written to the log."""
     log.write_text("")
-    return subprocess.run(
-        [need("strace"), "-f", "-qq", "-o", str(log), *strace, SPEEDBUMP, "attach", "-q",
-         "--duration=50ms", "--pid", str(target.pid), path],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60, errors="replace")
+    command = [need("strace"), "-f", "-qq", "-o", str(log), *strace, SPEEDBUMP, "attach", "-q",
+               "--duration=50ms", "--pid", str(target.pid), path]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                          errors="replace", start_new_session=True) as process:
+        try:
+            _, said = process.communicate(timeout=60)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)  # without its tracer the loader would go on
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, None, said)
 
 
 def calls_of_the_first_thread(log: pathlib.Path) -> collections.Counter:

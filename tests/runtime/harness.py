@@ -8,6 +8,7 @@ must do soon but for the time in which it waited for a CPU (`Patience`).
 
 import atexit
 import contextlib
+import ctypes
 import json
 import os
 import pathlib
@@ -180,6 +181,12 @@ def environment(without: str = "") -> dict[str, str]:
     if without:
         own["SPEEDBUMP_WITHOUT"] = without
     return own
+
+
+def without_rights() -> None:
+    """For `preexec_fn`: what is executed then may attach nothing, though it is root's."""
+    for capability in (21, 38, 39):  # CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF
+        assert ctypes.CDLL(None).prctl(24, capability, 0, 0, 0) == 0  # PR_CAPBSET_DROP
 
 
 class Run:
@@ -376,9 +383,21 @@ class Patience:
 
 def cpu_ns(*pids: int) -> int:
     """The CPU time that processes have used so far, in all their threads that live."""
-    return sum(
-        int(path.read_text().split()[0])
-        for pid in pids for path in pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat"))
+    total = 0
+    for pid in pids:
+        for path in pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError):  # the thread has ended
+                total += int(path.read_text().split()[0])
+    return total
+
+
+def lives(pid: int) -> bool:
+    """Whether the process is there and has not ended, waited for or not."""
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
 
 
 class Until:

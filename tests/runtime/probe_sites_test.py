@@ -2,8 +2,11 @@
 """A probe changes time and nothing else: docs/probe-sites.md."""
 
 import json
+import os
 
-from harness import PROGRAMS, Run, Session, calls, main, start_puppet, targets_file, wait_for
+from harness import (
+    PROGRAMS, Run, Session, Skip, calls, main, start_puppet, targets_file, wait_for, without_rights,
+)
 
 DELICATE = str(PROGRAMS / "delicate")
 FUNCTIONS = ("red_zone", "one_more", "bits", "spilled_bits", "only_vex", "fill", "locked")
@@ -36,6 +39,21 @@ def test_what_has_no_site_is_skipped_with_the_reason() -> None:
     assert sites["fill"]["instruction"] == "mov %rdi, %rax", sites
     assert sites["red_zone"]["instruction"] != "nopl (%rax,%rax,1)", sites
     target.send("")
+
+
+def test_what_becomes_of_nops_is_not_said_where_it_was_not_tried() -> None:
+    """Kernels before 6.18 rewrite none, which even who may not probe can tell."""
+    if os.uname().machine != "x86_64":
+        raise Skip("is for x86-64")
+    target = start_puppet(preexec_fn=without_rights)
+    done = Run("check", "-v", "--pid", str(target.pid), targets_file("+exe:work_nop delay=1us\n"),
+               preexec_fn=without_rights)
+    assert done.status == 0, done
+    if tuple(int(word) for word in os.uname().release.split(".")[:2]) < (6, 18):
+        assert "probe: single-stepped, nop" in done.out, done
+    else:
+        assert "could not be tried out" in done.out and "by this kernel" not in done.out, done
+    target.end()
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ test_pid_of_a_line_is_for_that_process_and_its_descendants,\
 test_outsiders_of_before_pay_nothing,test_unrelated_process_with_the_same_library
 control_test:test_set_pause_and_resume_change_the_next_call,test_a_session_may_begin_paused,\
 test_detach_returns_when_the_code_is_as_before,test_nothing_stays_behind
+probe_sites_test:test_what_becomes_of_nops_is_not_said_where_it_was_not_tried
 faults_test:test_target_exits_while_attached,test_target_execs_another_program_while_attached,\
 test_doctor_tells_of_what_is_absent,test_kernel_module_that_is_not_there
 restore_test:test_second_ctrl_c_leaves_at_once_and_nothing_behind
@@ -25,7 +26,8 @@ test_path_that_nothing_maps_yet_is_slowed_from_its_first_call"
 [ "${SB_SHORT:-}" != 1 ] || session="delays_test:test_counters_are_exact_and_delay_zero_only_counts
 tree_test:test_children_from_their_first_call_when_only_the_tree_maps_the_file,\
 test_orphans_of_before_and_later
-control_test:test_detach_returns_when_the_code_is_as_before"
+control_test:test_detach_returns_when_the_code_is_as_before
+probe_sites_test:test_what_becomes_of_nops_is_not_said_where_it_was_not_tried"
 [ "$1" != lockdown ] || session=
 
 [ "$1" != kmod ] || insmod /speed_bump.ko max_targets=64 || exit 1

@@ -27,6 +27,9 @@ constexpr const char* kRewritten =
     "may be rewritten by the kernel into a call, which would spoil data below the stack pointer";
 constexpr const char* kEndsChildren =
     "is rewritten by this kernel into a call that ends forked children";
+constexpr const char* kUntried =
+    "is of a form that Linux 6.18 rewrites into a call that ends forked children, and what this "
+    "kernel does could not be tried out";
 constexpr const char* kRepeated =
     "would count once per repetition, as the kernel steps through them";
 
@@ -209,7 +212,8 @@ SiteVerdict judge_nop(Bytes code, const Instruction& instruction, uint64_t addre
         options.kernel_optimizes_nop5 ? SiteKind::kEmulated : SiteKind::kSingleStep;
     if (is(kThree) || is(kFour)) return allowed(longer);
     if (!is(kFive)) return refused(kOddForm);
-    if (!options.nop5_is_safe) return refused(kEndsChildren);
+    if (!options.nop5_is_safe)
+        return refused(options.kernel_optimizes_nop5 ? kEndsChildren : kUntried);
     if (position != SitePosition::kEntry) return refused(kRewritten);
     if (!options.kernel_optimizes_nop5) return allowed(SiteKind::kSingleStep);
     // A nop across two pages is not rewritten (can_optimize).

@@ -249,6 +249,7 @@ bool BpfEngine::armed() const {
 // --- probes
 
 // One call for all; where the kernel refuses it, halves, until the refused probes stand alone.
+// Kernels without such a call are asked for each.
 void BpfEngine::Impl::attach_range(const std::string& path, const Probe* probes, size_t count,
                                    pid_t pid, bool wide, Links& links,
                                    std::vector<RefusedProbe>& refused) {
@@ -258,9 +259,13 @@ void BpfEngine::Impl::attach_range(const std::string& path, const Probe* probes,
             {probes[i].file_offset, SB_COOKIE(probes[i].kind, wide, probes[i].target)});
     const int program = bpf_program__fd(hit);
     const pid_t only = wide ? -1 : pid;
-    const int error = features.uprobe_multi ? links.attach_multi(program, path, places, only)
-                      : count == 1          ? links.attach_perf(program, path, places[0], only)
-                                            : E2BIG;
+    if (!features.uprobe_multi) {
+        const std::vector<int> errors = links.attach_perf(program, path, places, only);
+        for (size_t i = 0; i < count; ++i)
+            if (errors[i] != 0) refused.push_back({probes[i], errors[i]});
+        return;
+    }
+    const int error = links.attach_multi(program, path, places, only);
     if (error == 0) return;
     if (count == 1 || error == ESRCH || error == EPERM || error == EACCES || error == ENOMEM) {
         for (size_t i = 0; i < count; ++i) refused.push_back({probes[i], error});

@@ -5,6 +5,8 @@
 #include <bpf/libbpf.h>
 #include <linux/capability.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -70,25 +72,46 @@ Skeleton load_programs(Features& features) {
     return multi;
 }
 
+// What a forked child answers; false where there is none to be had, or it was killed.
+template <typename Question>
+bool ask_child(Question question) {
+    const pid_t child = fork();
+    if (child < 0) return false;
+    if (child == 0) {
+        prctl(PR_SET_DUMPABLE, 0); // killed for its question, it leaves no core file
+        _exit(question() ? 0 : 1);
+    }
+    int status = 0;
+    while (waitpid(child, &status, 0) < 0)
+        if (errno != EINTR) return false;
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
 // Whether a forked child can make the call that a nop has become. The kernel's trampoline is mapped
 // VM_DONTCOPY (create_uprobe_trampoline), the page with the call is copied: on 6.18 the child calls
 // what is not there.
 bool child_reaches_call(const volatile unsigned char* code) {
-    const pid_t child = fork();
-    if (child < 0) return false;
-    if (child == 0) {
+    return ask_child([code] {
         int32_t distance = 0;
         for (int i = 0; i < 4; ++i) distance |= static_cast<int32_t>(code[1 + i]) << (8 * i);
         const uintptr_t target = reinterpret_cast<uintptr_t>(code) + 5 + distance;
         unsigned char present = 0;
         const bool mapped =
             mincore(reinterpret_cast<void*>(target & ~uintptr_t{4095}), 4096, &present) == 0;
-        _exit(code[0] != 0xe8 || mapped ? 0 : 1);
-    }
-    int status = 0;
-    while (waitpid(child, &status, 0) < 0)
-        if (errno != EINTR) return false;
-    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+        return code[0] != 0xe8 || mapped;
+    });
+}
+
+// Whether this kernel turns no nop into a call, for where that can't be tried: those that do have
+// the system call by which their trampoline tells of a hit. A seccomp filter can't hide it from us,
+// since it passes all of them.
+bool has_no_trampoline() {
+#if defined(__x86_64__)
+    constexpr long kUprobe = 336; // an error, or SIGILL, for whoever is not the trampoline
+    return ask_child([] { return syscall(kUprobe) == -1 && errno == ENOSYS; });
+#else
+    return true;
+#endif
 }
 
 // How the kernel's uprobe_multi really behaves, seen on functions of this program.
@@ -183,6 +206,8 @@ Features probe_features() {
     features.btf = access("/sys/kernel/btf/vmlinux", R_OK) == 0;
     if (Skeleton skeleton = load_programs(features); skeleton && features.uprobe_multi)
         try_uprobe_multi(features, std::move(skeleton));
+    if (!features.nop5_optimized && !features.nop5_is_safe)
+        features.nop5_is_safe = has_no_trampoline();
     features.mmap_events = MappingWatch::open().has_value();
     features.kmod = access("/dev/speed_bump", F_OK) == 0;
 

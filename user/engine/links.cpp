@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
 
@@ -67,25 +68,28 @@ int Links::attach_multi(int program, const std::string& path,
     options.uprobe_multi.cnt = static_cast<__u32>(places.size());
     options.uprobe_multi.pid = pid < 0 ? 0 : static_cast<__u32>(pid);
     descriptors_.reserve(descriptors_.size() + 1);
-    const int result =
-        run_shielded([&] { return bpf_link_create(program, 0, BPF_TRACE_UPROBE_MULTI, &options); });
+    const int result = run_shielded(1, [&](size_t) {
+        return bpf_link_create(program, 0, BPF_TRACE_UPROBE_MULTI, &options);
+    })[0];
     if (result < 0) return -result;
     descriptors_.push_back(result);
     return 0;
 }
 
-int Links::attach_perf(int program, const std::string& path, const UprobePlace& place, pid_t pid) {
+std::vector<int> Links::attach_perf(int program, const std::string& path,
+                                    const std::vector<UprobePlace>& places, pid_t pid) {
     perf_event_attr attributes = {};
     attributes.size = sizeof(attributes);
     attributes.type = uprobe_event_type();
-    if (attributes.type == 0) return EOPNOTSUPP;
-    attributes.config = place.at_return ? kReturnProbe : 0;
+    if (attributes.type == 0) return std::vector<int>(places.size(), EOPNOTSUPP);
     attributes.uprobe_path = reinterpret_cast<uint64_t>(path.c_str());
-    attributes.probe_offset = place.file_offset;
-    LIBBPF_OPTS(bpf_link_create_opts, options);
-    options.perf_event.bpf_cookie = place.cookie;
-    descriptors_.reserve(descriptors_.size() + 1);
-    const int result = run_shielded([&] {
+    descriptors_.reserve(descriptors_.size() + places.size());
+    std::vector<int> results = run_shielded(places.size(), [&](size_t number) {
+        const UprobePlace& place = places[number];
+        attributes.config = place.at_return ? kReturnProbe : 0;
+        attributes.probe_offset = place.file_offset;
+        LIBBPF_OPTS(bpf_link_create_opts, options);
+        options.perf_event.bpf_cookie = place.cookie;
         const long event = syscall(SYS_perf_event_open, &attributes, pid, pid < 0 ? 0 : -1, -1,
                                    PERF_FLAG_FD_CLOEXEC);
         if (event < 0) return -errno;
@@ -99,9 +103,11 @@ int Links::attach_perf(int program, const std::string& path, const UprobePlace& 
         ::close(fd); // the link holds the event
         return link;
     });
-    if (result < 0) return -result;
-    descriptors_.push_back(result);
-    return 0;
+    for (int& result : results) {
+        if (result >= 0) descriptors_.push_back(result);
+        result = std::max(-result, 0);
+    }
+    return results;
 }
 
 } // namespace speedbump::engine

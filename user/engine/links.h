@@ -32,12 +32,13 @@ class Links {
     static void release_all(std::vector<Links> links);
 
     // Attach a program (its descriptor) to places of a file, for one process or, with -1, for all.
-    // 0, or the errno; then nothing is in place.
-    // By uprobe_multi (Linux 6.6), all places at once, none of them at_return.
+    // By uprobe_multi (Linux 6.6), all places at once, none of them at_return. 0, or the errno;
+    // then nothing is in place.
     int attach_multi(int program, const std::string& path, const std::vector<UprobePlace>& places,
                      pid_t pid);
-    // By a perf event of its own.
-    int attach_perf(int program, const std::string& path, const UprobePlace& place, pid_t pid);
+    // By a perf event each. Of each place 0, or the errno.
+    std::vector<int> attach_perf(int program, const std::string& path,
+                                 const std::vector<UprobePlace>& places, pid_t pid);
 
   private:
     std::vector<int> descriptors_;

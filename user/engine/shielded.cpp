@@ -22,25 +22,30 @@ namespace {
 
 constexpr size_t kStackBytes = 8192; // of a task that closes descriptors and does nothing else
 constexpr size_t kMaxAtOnce = 256;
+// Pieces of work for one process: when this program is killed it soon has no more to do.
+constexpr size_t kMaxInOne = 256;
 
-// Memory that a child's writes are seen in.
+// Values that a child's writes are seen in; none where there is no memory.
 template <typename T>
 class Shared {
   public:
-    explicit Shared(auto value) {
-        void* page =
-            ::mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-        if (page != MAP_FAILED) value_ = new (page) T(value);
+    Shared(size_t count, auto value) : size_(count * sizeof(T)) {
+        void* memory =
+            ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED) return;
+        values_ = static_cast<T*>(memory);
+        for (size_t i = 0; i < count; ++i) new (values_ + i) T(value);
     }
     ~Shared() {
-        if (value_) ::munmap(value_, sizeof(T));
+        if (values_) ::munmap(values_, size_);
     }
     Shared(const Shared&) = delete;
     Shared& operator=(const Shared&) = delete;
-    T* get() const { return value_; }
+    T* get() const { return values_; }
 
   private:
-    T* value_ = nullptr;
+    size_t size_;
+    T* values_ = nullptr;
 };
 
 // Runs `work` in a process apart and waits for it. False when there is none to be had.
@@ -74,8 +79,9 @@ int close_rest(void* closing) {
     return 0;
 }
 
-// Each release waits for an RCU grace period of its own (uprobe_unregister_sync(); for perf events
-// 0.25 s was seen), but those that wait at the same time share it.
+// Each release waits for an RCU grace period of its own (uprobe_unregister_sync()), but those that
+// wait at the same time share it. Those of perf events don't: they wait under a lock of the
+// kernel's (perf_uprobe_destroy(); 0.1 to 0.25 s each were seen).
 int close_together(void* closing) {
     const size_t extra =
         std::min(static_cast<Closing*>(closing)->descriptors->size(), kMaxAtOnce) - 1;
@@ -97,28 +103,42 @@ int close_together(void* closing) {
 
 namespace detail {
 
-int run_shielded(int (*work)(void*), void* argument) {
-    struct Job {
-        int (*work)(void*);
-        void* argument;
-        int* result;
-    };
-    const Shared<int> result(-EAGAIN);
-    Job job{work, argument, result.get()};
-    const auto child = [](void* shared_job) {
-        const Job& own = *static_cast<Job*>(shared_job);
-        *own.result = own.work(own.argument);
-        return 0;
-    };
-    if (!job.result || !run(child, &job)) return work(argument);
-    return *job.result;
+namespace {
+
+// Some pieces of work, and where their results go.
+struct Job {
+    int (*work)(void*, size_t);
+    void* argument;
+    size_t begin, end;
+    int* results; // of each, from the first piece of all on
+};
+
+int do_job(void* job) {
+    const Job& own = *static_cast<Job*>(job);
+    for (size_t i = own.begin; i < own.end; ++i) own.results[i] = own.work(own.argument, i);
+    return 0;
+}
+
+} // namespace
+
+std::vector<int> run_shielded(int (*work)(void*, size_t), void* argument, size_t count) {
+    std::vector<int> results(count, -EAGAIN);
+    if (count == 0) return results;
+    const Shared<int> shared(count, -EAGAIN);
+    for (size_t begin = 0; begin < count; begin += kMaxInOne) {
+        Job job{work, argument, begin, std::min(begin + kMaxInOne, count),
+                shared.get() ? shared.get() : results.data()};
+        if (!shared.get() || !run(do_job, &job)) do_job(&job);
+    }
+    if (shared.get()) std::copy_n(shared.get(), count, results.begin());
+    return results;
 }
 
 } // namespace detail
 
 void close_shielded(const std::vector<int>& descriptors) {
     if (descriptors.empty()) return;
-    const Shared<std::atomic<size_t>> next(size_t{0});
+    const Shared<std::atomic<size_t>> next(1, size_t{0});
     std::atomic<size_t> own{0};
     Closing closing{&descriptors, next.get() ? next.get() : &own};
     if (next.get()) run(close_together, &closing);

@@ -146,8 +146,8 @@ Result<engine::Links> ProgressProbes::probe(const Batch& batch, bool wide, pid_t
     if (programs_->features().uprobe_multi) {
         error = links.attach_multi(programs_->at_site(), path, places, only);
     } else {
-        for (const engine::UprobePlace& place : places)
-            if (error == 0) error = links.attach_perf(programs_->at_site(), path, place, only);
+        for (const int one : links.attach_perf(programs_->at_site(), path, places, only))
+            if (error == 0) error = one;
     }
     if (error != 0)
         return errno_error("probe " + file_.lines.front().name.text + " in " + path, error);

@@ -57,7 +57,8 @@ constexpr std::chrono::microseconds kBetweenLooks{50};
 // A thread gets at least so long to come to its first stop, whatever was spent on looking at the
 // process: one that has to wait for a CPU may take its time.
 constexpr std::chrono::milliseconds kFirstStop{250};
-constexpr long kUnknownCall = std::numeric_limits<long>::max(); // on no list
+constexpr std::chrono::milliseconds kFirstLook = 8 * kFirstStop; // all threads together
+constexpr long kUnknownCall = std::numeric_limits<long>::max();  // on no list
 
 void sleep_for(nanoseconds duration) {
     std::this_thread::sleep_for(duration);
@@ -373,8 +374,10 @@ Result<FireReport> Fire::fire(Clock::time_point deadline) {
     std::optional<Error> failure;
     on_tracer_thread([&] {
         // Blocked threads first: they are at rest, and whether they stand well is known already.
-        // Each thread is looked at once at least, so that the reason can be told.
+        // Each thread is looked at once at least, so that the reason can be told, but not for ever
+        // where there are many that take their time.
         bool is_first = true;
+        const Clock::time_point grace = std::max(deadline, Clock::now() + kFirstLook);
         for (nanoseconds pause = std::chrono::microseconds(300);; is_first = false) {
             std::vector<pid_t> threads = process::read_threads(plan.pid);
             if (threads.empty()) {
@@ -387,7 +390,7 @@ Result<FireReport> Fire::fire(Clock::time_point deadline) {
             bool over = false;
             for (pid_t tid : threads) {
                 const Clock::time_point end =
-                    is_first ? std::max(deadline, Clock::now() + kFirstStop) : deadline;
+                    is_first ? std::clamp(Clock::now() + kFirstStop, deadline, grace) : deadline;
                 Result<Plan::Look> look = plan.look(tid, end);
                 if (!look) {
                     failure = std::move(look.error());

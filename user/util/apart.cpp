@@ -21,7 +21,9 @@ namespace speedbump {
 namespace {
 
 // The top of the cgroup hierarchy, as far as it can be seen from here: no limit and no kill of a
-// service or a container reaches what is in there. Invalid where there is no cgroup v2.
+// service reaches what is in there, nor of a container, unless this program is in its cgroup
+// namespace: then what is seen as the top is the container's own. Invalid where there is no cgroup
+// v2.
 const Fd& top_cgroup() {
     static const Fd directory = [] {
         std::ifstream mounts("/proc/self/mountinfo");

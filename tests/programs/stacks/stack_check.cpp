@@ -5,11 +5,12 @@
 //
 // running: samples are taken by BPF of the threads that are on a CPU, as `discover` does; else read
 // from outside. Prints a line of JSON: samples, failed (reported as such by the reader), lost (for
-// want of room: this program did not come to read them), wrong, stacks (how many different ones
-// were seen), seconds, and the first wrong stack.
+// want of room: this program did not come to read them), waited_ns (for a CPU, by this program),
+// wrong, stacks (how many different ones were seen), seconds, and the first wrong stack.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <set>
 #include <string>
@@ -106,6 +107,14 @@ std::string join(const Names& names) {
     return text;
 }
 
+// How long this program has waited for a CPU so far.
+long waited_ns() {
+    long worked = 0;
+    long waited = 0;
+    std::ifstream("/proc/thread-self/schedstat") >> worked >> waited;
+    return waited;
+}
+
 class Judge {
   public:
     explicit Judge(std::string mode) : mode_(std::move(mode)) {}
@@ -121,9 +130,10 @@ class Judge {
     }
     int report(long samples, long failed, long lost, double seconds) const {
         std::printf(
-            "{\"samples\": %ld, \"failed\": %ld, \"lost\": %ld, \"wrong\": %ld, \"stacks\": %zu, "
-            "\"seconds\": %.2f, \"first_wrong\": \"%s\"}\n",
-            samples, failed, lost, wrong_, seen_.size(), seconds, first_wrong_.c_str());
+            "{\"samples\": %ld, \"failed\": %ld, \"lost\": %ld, \"waited_ns\": %ld, "
+            "\"wrong\": %ld, \"stacks\": %zu, \"seconds\": %.2f, \"first_wrong\": \"%s\"}\n",
+            samples, failed, lost, waited_ns(), wrong_, seen_.size(), seconds,
+            first_wrong_.c_str());
         if (std::getenv("STACK_CHECK_SHOW") != nullptr)
             for (const auto& [stack, count] : seen_)
                 std::printf("%8ld %s\n", count, stack.substr(0, 200).c_str());

@@ -179,6 +179,53 @@ TEST_P(EveryPython, ADeepThreadIsLeftAlone) {
     }
 }
 
+// strace, which makes each ptrace() of this program take longer, for as long as the object lives.
+class SlowPtrace {
+  public:
+    explicit SlowPtrace(std::chrono::microseconds delay) {
+        const std::string own = std::to_string(getpid());
+        const std::string inject = fmt::format("inject=ptrace:delay_enter={}", delay.count());
+        pid_ = fork();
+        if (pid_ == 0) {
+            execlp("strace", "strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=ptrace", "-e",
+                   inject.c_str(), "-p", own.c_str(), nullptr);
+            _exit(127);
+        }
+        for (int i = 0; i < 10000 && !is_traced(); ++i) std::this_thread::sleep_for(1ms);
+    }
+    ~SlowPtrace() {
+        kill(pid_, SIGTERM);
+        waitpid(pid_, nullptr, 0);
+    }
+    SlowPtrace(const SlowPtrace&) = delete;
+    SlowPtrace& operator=(const SlowPtrace&) = delete;
+    static bool is_traced() {
+        std::ifstream status("/proc/self/status");
+        for (std::string line; std::getline(status, line);)
+            if (line.starts_with("TracerPid:")) return line != "TracerPid:\t0";
+        return false;
+    }
+
+  private:
+    pid_t pid_ = -1;
+};
+
+// Each may take a moment to come to its first stop, but not all of them one after another.
+TEST(ManyThreads, TheFirstLookAtAllOfThemEnds) {
+    if (access("/usr/bin/strace", X_OK) != 0) GTEST_SKIP() << "no strace here";
+    TargetProcess target = start(kPythons[0], "smallest", {kLibrary, "3000", "40"});
+    ASSERT_TRUE(target.alive());
+    // Six such calls for each thread; more than 2 s for 40 of them.
+    const SlowPtrace slow(30ms);
+    ASSERT_TRUE(SlowPtrace::is_traced());
+    auto injection = inject(target.pid(), with_core(100ms));
+    ASSERT_FALSE(injection);
+    const std::string& message = injection.error().message;
+    const size_t at = message.find(" in ");
+    ASSERT_NE(at, std::string::npos) << message;
+    EXPECT_LE(std::atoi(message.c_str() + at + 4), 14) << message;
+}
+
 TEST_P(EveryPython, AReceiveOfAllComesBackWhole) {
     TargetProcess target = start(python(), "waitall");
     ASSERT_TRUE(target.alive());

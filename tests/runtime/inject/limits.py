@@ -7,8 +7,8 @@ strictwx: memory that was written can't be executed (PR_SET_MDWE).
 memory BYTES: RLIMIT_AS is that much above what is in use.
 tasks: RLIMIT_NPROC is what is in use; as another user, since root's tasks are not limited.
 waitall: recv(MSG_WAITALL) of 8 bytes, which come in two halves; ends with status 3 at a short one.
-small LIBRARY BYTES, smallest LIBRARY BYTES: a thread of 16 KB sleeps with so much of its stack
-left; the main thread sleeps too, or waits for a signal.
+small LIBRARY BYTES [THREADS], smallest LIBRARY BYTES [THREADS]: a thread of 16 KB, or so many of
+them, sleeps with so much of its stack left; the main thread sleeps too, or waits for a signal.
 vfork LIBRARY: the main thread makes children that stay on its memory for a second.
 """
 
@@ -93,8 +93,10 @@ def wait_for_all():
 
 
 def small_stack():
-    if ctypes.CDLL(argument[0]).sleep_deep(ctypes.c_ulong(int(argument[1]))) != 0:
-        os._exit(4)
+    library = ctypes.CDLL(argument[0])
+    for _ in range(int(argument[2]) if len(argument) > 2 else 1):
+        if library.sleep_deep(ctypes.c_ulong(int(argument[1]))) != 0:
+            os._exit(4)
     if kind == "small":
         sleep()
     beat()
