@@ -313,7 +313,7 @@ TEST_F(PlacementTest, OffsetsThatAreNoFunction) {
     EXPECT_THAT(sites[0].error().message, HasSubstr("nothing proves"));
     ASSERT_FALSE(sites[1]);
     ASSERT_FALSE(sites[2]);
-    EXPECT_THAT(sites[2].error().message, HasSubstr("read"));
+    EXPECT_THAT(sites[2].error().message, HasSubstr("no code"));
     ASSERT_TRUE(sites[3]);
     EXPECT_EQ(sites[3]->file_offset, entry_ + 4);
     ASSERT_TRUE(sites[4]) << sites[4].error().message;

@@ -8,13 +8,14 @@ is what was counted, and that a delay lasts as long as asked for at least.
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import time
 
 from harness import (
-    LIBRARY, MS, PUPPET, Run, Session, Skip, calls, changed_bytes, delays, expect_restored,
-    expect_slowed, expect_unslowed, main, start_puppet, targets_file, wait_for,
+    LIBRARY, MS, PUPPET, Puppet, Run, Session, Skip, calls, changed_bytes, delays, expect_restored,
+    expect_slowed, expect_unslowed, main, scratch, start_puppet, targets_file, wait_for,
 )
 
 ENGINE = os.environ["SB_ENGINE"]  # "lockdown": none
@@ -129,6 +130,36 @@ def test_a_library_that_is_loaded_later() -> None:
         expect_slowed(target, "lib_work", 2 * MS)
         assert delays(session.stop(), "lib_work") >= 20
     expect_restored(target.pid, os.path.realpath(LIBRARY))
+
+
+def test_processors_that_go_and_come() -> None:
+    """What is loaded on a processor that was off, when the session began or for a moment."""
+    only("bpf", "kmod")
+    second = pathlib.Path("/sys/devices/system/cpu/cpu1/online")
+    if not second.exists():
+        raise Skip("needs a second processor that can be switched off")
+    libraries = [scratch() / f"libslowlib-{number}.so" for number in (1, 2)]
+    targets = [start_puppet(), start_puppet()]
+
+    def expect_noticed(target: Puppet, library: pathlib.Path) -> None:
+        shutil.copy(LIBRARY, library)  # a file that no probe is in yet
+        os.sched_setaffinity(target.pid, {1})
+        target.ask(f"load {library}")
+        wait_for(lambda: min(target.each("lib_work", 10)) > 1.9 * MS, 60, "delays of lib_work")
+
+    try:
+        second.write_text("0")
+        with Session("+libslowlib-*.so:lib_work delay=2ms", "--missing=ignore",
+                     "--pid", str(targets[1].pid), pid=targets[0].pid) as session:
+            second.write_text("1")
+            expect_noticed(targets[0], libraries[0])
+            second.write_text("0")
+            second.write_text("1")
+            expect_noticed(targets[1], libraries[1])
+            told = "".join(session.warnings)
+            assert told.count("records of new mappings were lost") == 1, told
+    finally:
+        second.write_text("1")
 
 
 def test_ctrl_c_ends_a_spin() -> None:

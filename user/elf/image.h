@@ -16,6 +16,12 @@
 
 namespace speedbump::elf {
 
+// Of a file, from `begin` to before `end`.
+struct Extent {
+    uint64_t begin = 0;
+    uint64_t end = 0;
+};
+
 // Where the bytes of an ELF file come from. Never mapped: a file that is truncated meanwhile must
 // be an error here and no SIGBUS.
 class Source {
@@ -25,6 +31,11 @@ class Source {
     // False when not all of the bytes could be read. Safe from several threads.
     virtual bool read(uint64_t offset, void* to, size_t size) const = 0;
     virtual int descriptor() const { return -1; } // of the file; -1: it is none
+    // Outside of these extents of the range, ascending, there are holes, which read as zeros. All
+    // of a range that is not large, or that nothing is known of, is data.
+    virtual std::vector<Extent> data_in(uint64_t offset, uint64_t size) const {
+        return {{offset, offset + size}};
+    }
 };
 
 // A regular file; the Fd is owned. kInvalid for everything else than a regular file.

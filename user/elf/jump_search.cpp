@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "elf/image.h"
+#include "elf/pages.h"
 
 namespace speedbump::elf {
 namespace {
@@ -23,9 +24,11 @@ constexpr uint64_t kTableBehind = 1024 * 4;
 constexpr uint64_t kTableBudget = 64u << 20;
 constexpr size_t kMaxFindings = 16u << 20;
 constexpr uint64_t kMaxCodeSpan = uint64_t{2} << 30; // what 32-bit distances reach
+constexpr uint64_t kMaxDataBytes = uint64_t{2} << 30;
 constexpr size_t kBlock = 1u << 20;
 constexpr size_t kSmallBlock = 64u << 10; // where a page or two are asked for at a time
 constexpr const char* kJump = "something may jump behind its first instruction";
+constexpr const char* kPointer = "a pointer in the file's data leads behind it";
 constexpr const char* kTooMany = "the file has too many jump tables to be searched";
 
 using Bytes = std::basic_string_view<unsigned char>;
@@ -104,7 +107,15 @@ class JumpSearch {
             stop_moving("the executable segments lie too far apart to be searched");
             return;
         }
-        bits_.resize((high_ - low_) / 64 + 1);
+        words_ = (high_ - low_) / 64 + 1;
+        pages_ = ZeroPages(words_ * sizeof(uint64_t));
+        bits_ = static_cast<uint64_t*>(pages_.data());
+        if (bits_ == nullptr) {
+            words_ = 0;
+            stop_moving("there is no memory to search the code of the file");
+            return;
+        }
+        pages_.stay_small();
         for (const Stretch& one : stretches_) {
             for (uint64_t at = one.entry + 1; at < one.watched_end; ++at)
                 bits_[(at - low_) / 64] |= uint64_t{1} << ((at - low_) % 64);
@@ -113,7 +124,7 @@ class JumpSearch {
 
     bool is_marked(uint64_t address) const {
         uint64_t bit = address - low_;
-        return bit < bits_.size() * 64 && (bits_[bit / 64] >> (bit % 64) & 1) != 0;
+        return bit < words_ * 64 && (bits_[bit / 64] >> (bit % 64) & 1) != 0;
     }
 
     void stop_moving(const char* obstacle) {
@@ -159,23 +170,34 @@ class JumpSearch {
             stop_moving("the code of the file could not be read as a whole");
             return;
         }
-        size_t at = 0;
-        for (; at + 17 <= code.size(); at += 16) {
+        const std::vector<Extent> data = file_.data_in(segment);
+        for (const Extent& one : data)
+            if (!look_for_jumps(segment, code, one)) return;
+        for (const Stretch& one : stretches_) look_for_short_jumps(segment, code, one);
+        if (file_.is_position_independent()) return;
+        // Code at fixed addresses may hold them as they are: mov $label,%eax.
+        for (const Extent& one : data) {
+            for (size_t at = one.begin; at < one.end && at + 4 <= code.size(); ++at) {
+                uint64_t value = static_cast<uint32_t>(read_i32(code.data() + at));
+                if (is_marked(value)) add_target(value, 0, kJump);
+            }
+        }
+    }
+
+    // No instruction that is looked for begins with a zero, so that holes have none. False: there
+    // are too many.
+    bool look_for_jumps(const Segment& segment, Bytes code, const Extent& data) {
+        size_t at = data.begin;
+        for (; at < data.end && at + 17 <= code.size(); at += 16) {
             for (unsigned mask = interesting(code.data() + at); mask != 0; mask &= mask - 1)
                 look_at_position(segment, code, at + std::countr_zero(mask));
             if (leas_.size() + register_jumps_.size() > kMaxFindings) {
                 stop_moving(kTooMany);
-                return;
+                return false;
             }
         }
-        for (; at < code.size(); ++at) look_at_position(segment, code, at);
-        for (const Stretch& one : stretches_) look_for_short_jumps(segment, code, one);
-        if (file_.is_position_independent()) return;
-        // Code at fixed addresses may hold them as they are: mov $label,%eax.
-        for (at = 0; at + 4 <= code.size(); ++at) {
-            uint64_t value = static_cast<uint32_t>(read_i32(code.data() + at));
-            if (is_marked(value)) add_target(value, 0, kJump);
-        }
+        for (; at < data.end; ++at) look_at_position(segment, code, at);
+        return true;
     }
 
     // Of 16 positions (17 bytes are read) a bit for each at which look_at_position has work.
@@ -269,32 +291,44 @@ class JumpSearch {
 
     // Addresses in the data of the file: in relocations, or, at fixed addresses, as they are.
     void read_pointers() {
-        constexpr const char* kObstacle = "a pointer in the file's data leads behind it";
         auto relocations = file_.relocations();
         if (!relocations) {
             stop_moving("the relocations of the file could not be read");
             return;
         }
         for (const Relocation& relocation : *relocations)
-            if (is_marked(relocation.addend)) add_target(relocation.addend, 0, kObstacle);
+            if (is_marked(relocation.addend)) add_target(relocation.addend, 0, kPointer);
         if (file_.is_position_independent()) return;
+        uint64_t room = kMaxDataBytes;
         for (const Segment& segment : file_.segments()) {
             if (segment.executable) continue;
-            for (uint64_t at = 0; at < segment.file_size; at += kBlock - 8) {
-                size_t size = std::min<uint64_t>(kBlock, segment.file_size - at);
-                auto bytes = file_.read(segment.offset + at, size);
-                if (!bytes) {
-                    stop_moving("the data of the file could not be read");
+            for (const Extent& data : file_.data_in(segment)) {
+                if (data.end - data.begin > room) {
+                    stop_moving("the file has more data than is searched for pointers");
                     return;
                 }
-                for (size_t i = 0; i + 4 <= size; ++i) {
-                    uint64_t value = static_cast<uint32_t>(read_i32(bytes->data() + i));
-                    if (i + 8 <= size && high_ > UINT32_MAX)
-                        std::memcpy(&value, bytes->data() + i, sizeof value);
-                    if (is_marked(value)) add_target(value, 0, kObstacle);
-                }
+                room -= data.end - data.begin;
+                if (!read_pointers_of(segment, data)) return;
             }
         }
+    }
+
+    bool read_pointers_of(const Segment& segment, const Extent& data) {
+        for (uint64_t at = data.begin; at < data.end; at += kBlock - 8) {
+            size_t size = std::min<uint64_t>(kBlock, data.end - at);
+            auto bytes = file_.read(segment.offset + at, size);
+            if (!bytes) {
+                stop_moving("the data of the file could not be read");
+                return false;
+            }
+            for (size_t i = 0; i + 4 <= size; ++i) {
+                uint64_t value = static_cast<uint32_t>(read_i32(bytes->data() + i));
+                if (i + 8 <= size && high_ > UINT32_MAX)
+                    std::memcpy(&value, bytes->data() + i, sizeof value);
+                if (is_marked(value)) add_target(value, 0, kPointer);
+            }
+        }
+        return true;
     }
 
     // A function that jumps through a register: only when every place it could compute is known.
@@ -368,7 +402,11 @@ class JumpSearch {
     std::span<Stretch> stretches_; // by entry
     uint64_t low_ = UINT64_MAX;
     uint64_t high_ = 0;
-    std::vector<uint64_t> bits_;           // of [low_, high_)
+    // Bits of [low_, high_); of holes of the file, and of code that is not marked, they take no
+    // memory.
+    ZeroPages pages_;
+    uint64_t* bits_ = nullptr;
+    uint64_t words_ = 0;
     std::vector<Lea> leas_;                // by place: segments are scanned in order
     std::vector<uint64_t> register_jumps_; // ascending
     uint64_t table_budget_ = kTableBudget;

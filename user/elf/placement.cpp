@@ -136,8 +136,7 @@ class Placement {
     // Shows that an instruction begins here, and finds out what of.
     Result<Entry> prove(uint64_t offset) const {
         const std::optional<uint64_t> address = file_.address_of_offset(offset);
-        if (!address || file_.code_at(offset, 1).empty())
-            return refusal("its code could not be read");
+        if (!address || file_.code_at(offset, 1).empty()) return refusal(file_.why_no_code(offset));
         const Function* function = file_.function_at_offset(offset);
         if (function != nullptr && function->address != *address) function = nullptr;
         const bool is_typed = function != nullptr && function->is_typed;

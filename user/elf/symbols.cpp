@@ -9,6 +9,7 @@
 #include <mutex>
 #include <unordered_set>
 
+#include "elf/code.h"
 #include "elf/debug_file.h"
 #include "elf/image.h"
 
@@ -19,7 +20,6 @@ namespace {
 constexpr uint64_t kMaxSymbolBytes = 256u << 20;
 constexpr uint64_t kMaxStringBytes = 512u << 20;
 constexpr uint64_t kMaxNameBytes = 64u << 10;
-constexpr uint64_t kMaxCodeBytes = uint64_t{2} << 30;
 constexpr uint64_t kMaxRelocationBytes = 256u << 20;
 constexpr uint64_t kMaxRelocations = 32u << 20;
 constexpr uint64_t kMaxHashBytes = 256u << 20;
@@ -380,13 +380,16 @@ struct ElfFile::Impl {
     std::vector<uint64_t> furthest_end; // of functions[0..i]
 
     mutable std::once_flag code_once;
-    mutable std::vector<std::unique_ptr<unsigned char[]>> code; // by segment; null: not read
+    mutable Code code; // read when it is first asked for
 
     mutable std::once_flag frames_once;
     mutable std::vector<std::pair<uint64_t, uint64_t>> frames; // Image::frames()
 
     Result<void> read_symbols(const DebugSearch& debug);
-    void read_code() const;
+    const Code& read_code() const {
+        std::call_once(code_once, [this] { code = Code(image); });
+        return code;
+    }
 };
 
 Result<void> ElfFile::Impl::read_symbols(const DebugSearch& debug) {
@@ -423,19 +426,6 @@ Result<void> ElfFile::Impl::read_symbols(const DebugSearch& debug) {
         furthest_end.push_back(end);
     }
     return {};
-}
-
-void ElfFile::Impl::read_code() const {
-    code.resize(image.segments().size());
-    uint64_t room = kMaxCodeBytes;
-    for (size_t i = 0; i < code.size(); ++i) {
-        const Segment& segment = image.segments()[i];
-        if (!segment.executable || segment.file_size == 0 || segment.file_size > room) continue;
-        auto bytes = std::make_unique_for_overwrite<unsigned char[]>(segment.file_size);
-        if (!image.source().read(segment.offset, bytes.get(), segment.file_size)) continue;
-        room -= segment.file_size;
-        code[i] = std::move(bytes);
-    }
 }
 
 ElfFile::ElfFile(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -515,17 +505,24 @@ std::optional<uint64_t> ElfFile::address_of_offset(uint64_t offset) const {
 }
 
 std::basic_string_view<unsigned char> ElfFile::code_at(uint64_t offset, size_t size) const {
-    std::call_once(impl_->code_once, [this] { impl_->read_code(); });
-    for (size_t i = 0; i < segments().size(); ++i) {
-        const Segment& segment = segments()[i];
-        if (impl_->code[i] == nullptr || offset < segment.offset ||
-            offset - segment.offset >= segment.file_size)
-            continue;
-        uint64_t within = offset - segment.offset;
-        return {impl_->code[i].get() + within,
-                std::min<uint64_t>(size, segment.file_size - within)};
-    }
-    return {};
+    return impl_->read_code().at(offset, size);
+}
+
+const char* ElfFile::why_no_code(uint64_t offset) const {
+    const bool is_code =
+        std::any_of(segments().begin(), segments().end(), [offset](const Segment& segment) {
+            return segment.executable && offset >= segment.offset &&
+                   offset - segment.offset < segment.file_size;
+        });
+    if (!is_code) return "the file holds no code at this offset";
+    return impl_->read_code().is_too_large()
+               ? "the file has more code than is read (1 GiB, with holes 2 GiB)"
+               : "its code could not be read";
+}
+
+std::vector<Extent> ElfFile::data_in(const Segment& segment) const {
+    if (segment.executable) return impl_->read_code().data_in(segment);
+    return widened(impl_->image.source().data_in(segment.offset, segment.file_size), segment);
 }
 
 const Function* ElfFile::function_at_offset(uint64_t offset) const {

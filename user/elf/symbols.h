@@ -14,6 +14,7 @@
 
 namespace speedbump::elf {
 
+struct Extent;
 struct Segment;
 
 // One function of an ELF file: all symbols of one address folded into one.
@@ -81,10 +82,15 @@ class ElfFile {
     // empty unless the offset lies in an executable PT_LOAD, or when it can't be read any more.
     // They live as long as this object.
     std::basic_string_view<unsigned char> code_at(uint64_t offset, size_t size) const;
+    // Why code_at() is empty there, as a sentence without its end.
+    const char* why_no_code(uint64_t offset) const;
     // The function that holds (size > 0) or starts at this file offset, or nullptr.
     const Function* function_at_offset(uint64_t offset) const;
 
     const std::vector<Segment>& segments() const; // elf/image.h; by address
+    // The parts of one of them, as offsets within it, that hold all that is not zero: the rest are
+    // holes of the file. Ascending; they begin at multiples of 64, and end there or with it.
+    std::vector<Extent> data_in(const Segment& segment) const;
     // Bytes of the file; kInvalid outside of it, kIo when it was cut short meanwhile.
     Result<std::vector<unsigned char>> read(uint64_t offset, size_t size) const;
     // Every entry of the RELA and RELR tables that sections or PT_DYNAMIC name.

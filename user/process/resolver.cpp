@@ -376,7 +376,7 @@ void Resolver::Impl::match_offset(const File& file, size_t line, Decisions& deci
     if (inside != nullptr && inside->file_offset == offset) return;
     const std::string& name = targets.lines[line].name.text;
     if (file.elf->code_at(offset, 1).empty()) {
-        skip(findings, {file.path, name, line, "the file holds no code at this offset"});
+        skip(findings, {file.path, name, line, file.elf->why_no_code(offset)});
     } else if (inside != nullptr) {
         // not even an instruction has to start there
         skip(findings, {file.path, name, line,
