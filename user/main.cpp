@@ -12,6 +12,7 @@
 #include "cli/exit_status.h"
 #include "cli/wrong_usage.h"
 #include "util/log.h"
+#include "util/text.h"
 
 namespace {
 
@@ -27,7 +28,8 @@ void print_error(const Error& error) {
     } else {
         speedbump::log::error(error.message);
     }
-    if (!error.hint.empty()) std::fprintf(stderr, "speedbump: try: %s\n", error.hint.c_str());
+    if (!error.hint.empty())
+        std::fprintf(stderr, "speedbump: try: %s\n", speedbump::printable(error.hint).c_str());
 }
 
 // The standard library throws where a thread or memory is not to be had.

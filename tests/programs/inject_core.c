@@ -3,6 +3,10 @@
  * A core that slows nothing: what the tests of getting into an interpreter load. One library for
  * every CPython with a GIL from 3.10 on (stable ABI). serve(channel) answers "ready" to the begin,
  * and "gone" to a detach or nothing to a hang-up.
+ *
+ * With SB_FLOOD one that works against the loader: after "ready" it sends matches without end and
+ * ignores the detach, and a list it never ends: the first one of packets without functions, those
+ * that follow of packets that are full of them.
  */
 #define PY_SSIZE_T_CLEAN
 #ifndef SB_FREE_THREADED /* which has no stable ABI: built for each of them */
@@ -10,6 +14,10 @@
 #endif
 #include <Python.h>
 #include <errno.h>
+#ifdef SB_FLOOD
+#include <pthread.h>
+#include <stdio.h>
+#endif
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -22,6 +30,60 @@ static void answer(int channel, const char *text)
         return; /* hung up: recv says so next */
 }
 
+#ifdef SB_FLOOD
+struct flood {
+    int channel;
+    char packet[60000];
+};
+
+/* Long, so that to read it takes longer than to send it. */
+static void fill(struct flood *flood, const char *op, const char *entries)
+{
+    char *at = flood->packet;
+    char *end = flood->packet + sizeof(flood->packet) - 64;
+
+    at += sprintf(at, "{\"op\":\"%s\",\"%s\":[{}", op, entries);
+    while (at < end)
+        at += sprintf(at, ",{}");
+    sprintf(at, "]}");
+}
+
+static void *send_for_ever(void *argument)
+{
+    struct flood *flood = argument;
+    size_t size = strlen(flood->packet);
+
+    while (send(flood->channel, flood->packet, size, MSG_NOSIGNAL) >= 0 || errno == EINTR)
+        ;
+    return NULL;
+}
+
+static void talk(int channel)
+{
+    static int lists;
+    static struct flood flood;
+    char packet[65536];
+    pthread_t thread;
+    int flows = 0;
+    ssize_t got;
+
+    flood.channel = channel;
+    while ((got = recv(channel, packet, sizeof(packet) - 1, 0)) > 0 || (got < 0 && errno == EINTR)) {
+        if (got < 0 || flows)
+            continue;
+        packet[got] = '\0';
+        if (strstr(packet, "\"begin\"")) {
+            answer(channel, "{\"op\":\"ready\",\"matched\":[]}");
+            fill(&flood, "matched", "matched");
+        } else {
+            fill(&flood, "functions", lists++ ? "functions" : "others");
+        }
+        flows = pthread_create(&thread, NULL, send_for_ever, &flood) == 0;
+    }
+    if (flows)
+        pthread_join(thread, NULL);
+}
+#else
 static void talk(int channel)
 {
     char packet[65536];
@@ -42,6 +104,7 @@ static void talk(int channel)
         }
     }
 }
+#endif
 
 static PyObject *serve(PyObject *module, PyObject *argument)
 {

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Bad input, missing rights, hosts that cannot, and targets that go away at the wrong moment."""
 
+import json
 import os
 import pathlib
 import random
@@ -8,6 +9,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -161,6 +163,45 @@ def test_target_execs_during_attach() -> None:
         target.end()
 
 
+FAMILY = """
+import mmap, os, struct, sys, time
+with open(sys.argv[1], "r+b") as file:
+    shared = mmap.mmap(file.fileno(), 0)
+def work(): pass
+def serve(slot):
+    for beat in range(1, 10**9):
+        work()
+        struct.pack_into("<Q", shared, slot * 8, beat)
+        time.sleep(0.01)
+for slot in range(len(shared) // 8):
+    os.fork() or serve(slot)
+os.wait()
+"""
+
+
+def test_more_processes_than_descriptors() -> None:
+    """30 interpreters and a loader that may open 64 files: it works, or says why it does not."""
+    count = 30
+    slots, program = scratch() / "slots", scratch() / "family.py"
+    slots.write_bytes(bytes(8 * count))
+    program.write_text(FAMILY)
+    family = subprocess.Popen([sys.executable, str(program), str(slots)], start_new_session=True)
+    _leftovers.append(lambda: (os.killpg(family.pid, signal.SIGKILL), family.wait()))
+
+    def beats() -> tuple[int, ...]:
+        return struct.unpack(f"<{count}Q", slots.read_bytes())
+
+    wait_for(lambda: min(beats()) > 0, 60, "all work")
+    few = [need("prlimit"), "--nofile=64:64"]
+    done = Run("attach", "--json", "--duration=1s", "--pid", str(family.pid),
+               targets_file("*:work delay=1ms"), before=few, timeout=200)
+    assert 0 <= done.status <= 5, done
+    assert done.status == 0 or "speedbump: error: " in done.err, done
+    before = beats()
+    wait_for(lambda: all(now > then for now, then in zip(beats(), before)), 60, "all work on")
+    assert len(children(family.pid)) == count
+
+
 # --- rights
 
 
@@ -204,6 +245,41 @@ def test_each_missing_capability_is_named() -> None:
         for other in needed:
             if other != missing:
                 assert f"CAP_{other.upper()} is missing" not in done.stderr, (missing, done)
+
+
+def test_the_line_that_grants_capabilities_grants_nothing_to_others() -> None:
+    """What doctor says mends it, done: whoever is not in the group can't start the program."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="speedbump-grant-", dir="/var/tmp"))
+    _leftovers.append(lambda: shutil.rmtree(folder))
+    folder.chmod(0o755)
+    program, sudo = folder / "speedbump", folder / "sudo"
+    shutil.copy(SPEEDBUMP, program)
+    program.chmod(0o755)
+    as_nobody = _as_nobody()
+    done = subprocess.run([*as_nobody, str(program), "doctor", "--json"], capture_output=True,
+                          text=True, timeout=60)
+    lines = {check["remedy"] for check in json.loads(done.stdout)["checks"]
+             if "setcap" in check["remedy"]}
+    assert len(lines) == 1, lines
+    # No group is made here: this one stands for it.
+    group = 54321
+    sudo.write_text(f'#!/bin/sh\n[ "$1" != groupadd ] || exit 0\n'
+                    f'[ "$1 $2" != "chgrp speedbump" ] || exec chgrp {group} "$3"\nexec "$@"\n')
+    sudo.chmod(0o755)
+    need("setcap")
+    granted = subprocess.run(["sh", "-ec", lines.pop()], capture_output=True, text=True,
+                             env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"})
+    assert granted.returncode == 0, granted
+    state = program.stat()
+    assert state.st_gid == group and state.st_mode & 0o7777 == 0o750, oct(state.st_mode)
+    assert b"\x01" in os.getxattr(program, "security.capability")[:4]
+    try:
+        done = subprocess.run([*as_nobody, str(program), "--version"], capture_output=True)
+        assert done.returncode != 0, done
+    except PermissionError:
+        pass
+    member = [need("setpriv"), "--reuid=65534", "--regid=65534", f"--groups={group}"]
+    assert subprocess.run([*member, str(program), "--version"], stdout=subprocess.DEVNULL).returncode == 0
 
 
 def test_user_without_rights() -> None:

@@ -135,5 +135,17 @@ def test_a_loader_in_a_time_namespace_has_windows_too() -> None:
     assert delays(final, "work_push") == 100
 
 
+def test_the_commands_duration_holds_in_a_time_namespace() -> None:
+    """Of the loader, of the target, of both: the same calls are slowed as without one."""
+    elsewhere = [need("unshare"), "--time", "--monotonic", "100000", "--fork"]
+    for of_target, of_loader in ((elsewhere, []), ([], elsewhere), (elsewhere, elsewhere)):
+        program = start(CALLING, before=of_target)
+        pid = below(program) if of_target else program.pid
+        session = Session("*:work delay=5ms\n", "--duration=2s", pid=pid, before=of_loader)
+        final = session.wait()
+        assert final["reason"] == "duration", final
+        assert 20 < delays(final, "work") <= 400, (of_target, of_loader, delays(final, "work"))
+
+
 if __name__ == "__main__":
     main(globals())

@@ -57,13 +57,12 @@ TEST_F(Log, WritesLevelsAtOrAboveTheSinks) {
     log::info("i");
     log::debug("hidden");
     log::set_level(log::Level::kDebug);
-    log::debug("d\n");
+    log::debug("d");
     log::set_level(log::Level::kWarning);
     log::info("hidden");
-    log::write(log::Level::kError, "two\nlines");
     EXPECT_EQ(captured.text(),
               "speedbump: error: e\nspeedbump: warning: w\nspeedbump: i\n"
-              "speedbump: debug: d\nspeedbump: error: two\nlines\n");
+              "speedbump: debug: d\n");
 }
 
 TEST_F(Log, KeepsErrno) {
@@ -126,11 +125,17 @@ TEST(Clocks, AreMonotonic) {
 
 // A process may be called anything.
 TEST_F(Log, ControlCharactersAreEscaped) {
-    EXPECT_EQ(
-        log::format_line(log::Level::kWarning, "process 7 (\x1b[2Jred\x07)\nsecond\rline", false),
-        "speedbump: warning: process 7 (\\x1b[2Jred\\x07)\nsecond\\x0dline\n");
+    EXPECT_EQ(log::format_line(log::Level::kWarning, "process 7 (\x1b[2Jred\x07)\rline", false),
+              "speedbump: warning: process 7 (\\x1b[2Jred\\x07)\\x0dline\n");
     EXPECT_EQ(log::format_line(log::Level::kInfo, "\\x1b stays", false),
               "speedbump: \\x1b stays\n");
+}
+
+TEST_F(Log, ANameCannotForgeALine) {
+    const Captured captured;
+    log::warning("process 7 (x\nspeedbump: error: forged\n)\n");
+    EXPECT_EQ(captured.text(),
+              "speedbump: warning: process 7 (x\\x0aspeedbump: error: forged\\x0a)\\x0a\n");
 }
 
 } // namespace

@@ -30,6 +30,7 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 // Of the protocol: pyext/src/serve.h.
+constexpr std::string_view kDetach = R"({"op":"detach"})";
 constexpr size_t kMaxPacket = 65536;
 constexpr size_t kLongTargets = 32768; // JSON may double it
 constexpr milliseconds kReadyTimeout{10000};
@@ -37,6 +38,8 @@ constexpr milliseconds kDestructorTimeout{1000};
 constexpr milliseconds kLeaveTimeout{2000};
 constexpr size_t kParallel = 8;
 constexpr size_t kPacketsAtOnce = 64; // of one process
+constexpr size_t kMaxFunctions = size_t{1} << 20;
+constexpr size_t kMaxListBytes = size_t{256} << 20;
 constexpr pid_t kNoProcess = 0;
 
 // One packet; empty when none waits or the other end is gone.
@@ -183,20 +186,25 @@ Result<inject::Injection> enter(pid_t pid, const std::vector<std::string>& direc
 
 Result<std::vector<PythonMatch>> list_python_functions(pid_t pid,
                                                        const std::vector<std::string>& directories,
-                                                       inject::InjectOptions options) {
+                                                       inject::InjectOptions options,
+                                                       milliseconds timeout) {
     const std::string name = fmt::format("process {}", pid);
     Result<inject::Injection> injection = enter(pid, directories, std::move(options));
     if (!injection) return std::move(injection.error());
     const int channel = injection->channel.get();
     if (int error = send_packet(channel, R"({"op":"list"})", {})) return errno_error(name, error);
+    const Clock::time_point deadline = Clock::now() + timeout;
     std::vector<PythonMatch> functions;
+    size_t bytes = 0;
     for (;;) {
-        if (!wait_readable(channel, Clock::now() + kReadyTimeout))
-            return make_error(ErrorKind::kTimeout,
-                              fmt::format("{}: no list of its Python functions within {} ms", name,
-                                          kReadyTimeout.count()));
+        if (!wait_readable(channel, deadline))
+            return make_error(
+                ErrorKind::kTimeout,
+                fmt::format("{}: no complete list of its Python functions within {} ms", name,
+                            timeout.count()));
         const std::optional<std::string> packet = receive(channel);
         if (!packet) return make_error(ErrorKind::kIo, name + ": it ended while being listed");
+        bytes += packet->size();
         const json message = parse(*packet);
         const std::string op = text_in(message, "op");
         if (op == "gone") {
@@ -207,6 +215,11 @@ Result<std::vector<PythonMatch>> list_python_functions(pid_t pid,
             return make_error(ErrorKind::kInvalid, name + ": " + text_in(message, "reason"));
         for (PythonMatch& function : matches_of(pid, message, "functions"))
             functions.push_back(std::move(function));
+        if (functions.size() > kMaxFunctions || bytes > kMaxListBytes)
+            return make_error(ErrorKind::kInvalid,
+                              fmt::format("{}: its list of Python functions is longer than {} "
+                                          "functions or {} MiB",
+                                          name, kMaxFunctions, kMaxListBytes >> 20));
     }
 }
 
@@ -418,12 +431,14 @@ std::vector<pid_t> PythonEngine::attached() const {
 void PythonEngine::wait_gone(std::vector<pid_t> pids, milliseconds timeout) {
     Clock::time_point deadline = Clock::now() + timeout;
     for (pid_t pid : pids) {
-        for (;;) {
+        // What has come by the deadline counts, but one that sends without end is not heard out.
+        for (size_t late = 0; late < kPacketsAtOnce;) {
             auto process = processes_.find(pid);
             if (process == processes_.end()) break;
             pollfd state[2] = {{process->second.channel.get(), POLLIN, 0},
                                {process->second.pid_fd.get(), POLLIN, 0}};
             auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
+            if (left <= 0) ++late;
             int ready = ::poll(state, 2, static_cast<int>(std::max<int64_t>(left, 0)));
             if (ready < 0 && errno == EINTR) continue;
             if (ready <= 0) break;
@@ -440,10 +455,9 @@ Result<void> PythonEngine::detach(pid_t pid, milliseconds timeout) {
     auto process = processes_.find(pid);
     if (process == processes_.end())
         return make_error(ErrorKind::kNotFound, fmt::format("process {} is not attached", pid));
-    constexpr std::string_view kDetach = "{\"op\":\"detach\"}";
-    // A failure means that it has hung up already: nothing is left to detach from.
-    if (send(process->second.channel.get(), kDetach.data(), kDetach.size(), MSG_NOSIGNAL) > 0)
-        wait_gone({pid}, timeout);
+    // A failure means that it has hung up already, or does not listen: then closing the channel
+    // tells it.
+    if (send_packet(process->second.channel.get(), kDetach, {}) == 0) wait_gone({pid}, timeout);
     bool in_time = processes_.count(pid) == 0;
     forget(pid);
     if (in_time) return {};
@@ -454,11 +468,9 @@ Result<void> PythonEngine::detach(pid_t pid, milliseconds timeout) {
 }
 
 void PythonEngine::detach_all(milliseconds timeout) {
-    constexpr std::string_view kDetach = "{\"op\":\"detach\"}";
     std::vector<pid_t> asked;
     for (const auto& [pid, process] : processes_)
-        if (send(process.channel.get(), kDetach.data(), kDetach.size(), MSG_NOSIGNAL) > 0)
-            asked.push_back(pid);
+        if (send_packet(process.channel.get(), kDetach, {}) == 0) asked.push_back(pid);
     wait_gone(asked, timeout);
     processes_.clear();
 }

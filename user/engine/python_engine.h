@@ -34,10 +34,11 @@ struct PythonSession {
 };
 
 // The functions that exist in the interpreters of a process; `line` of each is 0. Gets into the
-// process as attach() does, hooks nothing, and leaves.
-Result<std::vector<PythonMatch>> list_python_functions(pid_t pid,
-                                                       const std::vector<std::string>& directories,
-                                                       inject::InjectOptions options = {});
+// process as attach() does, hooks nothing, and leaves. A process that has not told all by the
+// time-out, or tells of more than 2^20 functions, is an error.
+Result<std::vector<PythonMatch>> list_python_functions(
+    pid_t pid, const std::vector<std::string>& directories, inject::InjectOptions options = {},
+    std::chrono::milliseconds timeout = std::chrono::seconds(30));
 
 // A process whose interpreter is hooked.
 struct PythonAttachment {

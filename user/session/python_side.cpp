@@ -61,6 +61,8 @@ Result<std::unique_ptr<PythonSide>> PythonSide::create(
 PythonSide::~PythonSide() {
     arm(false);
     engine_->detach_all(std::chrono::duration_cast<std::chrono::milliseconds>(kDetachTimeout));
+    if (matches_.left_out() > 0)
+        warn_(fmt::format("{} matches of Python functions were not listed", matches_.left_out()));
 }
 
 int PythonSide::fd() const {
@@ -85,8 +87,14 @@ std::vector<engine::Counts> PythonSide::read_counts() {
 }
 
 void PythonSide::record(std::vector<engine::PythonMatch> matches) {
-    matches_.insert(matches_.end(), std::make_move_iterator(matches.begin()),
-                    std::make_move_iterator(matches.end()));
+    if (matches.empty()) return;
+    const pid_t pid = matches.front().process;
+    const bool first = matches_.left_out() == 0;
+    if (matches_.add(std::move(matches)) > 0 && first)
+        warn_(
+            fmt::format("process {} tells of more Python functions than are kept of one process: "
+                        "the others are slowed, but not listed",
+                        pid));
 }
 
 void PythonSide::attach(const std::vector<std::pair<pid_t, uint64_t>>& processes_and_roots,

@@ -15,6 +15,7 @@
 #include "engine/python_table.h"
 #include "inject/start_module.h"
 #include "process/namespaces.h"
+#include "session/python_matches.h"
 #include "session/types.h"
 #include "targets/target.h"
 #include "util/clock.h"
@@ -63,7 +64,7 @@ class PythonSide {
     // By line and process.
     std::vector<engine::Counts> read_counts();
     uint64_t lost_counts() const { return table_->lost_counts(); }
-    const std::vector<engine::PythonMatch>& matches() const { return matches_; }
+    const std::vector<engine::PythonMatch>& matches() const { return matches_.all(); }
     const std::map<pid_t, engine::PythonAttachment>& attached() const { return attached_; }
     bool ever_attached() const { return ever_attached_; }
     // Why the first process that could not be hooked was not.
@@ -93,7 +94,7 @@ class PythonSide {
     std::function<void(const std::string&)> warn_;
     std::unique_ptr<engine::PythonTable> table_;
     std::unique_ptr<engine::PythonEngine> engine_; // after the table, so that it detaches first
-    std::vector<engine::PythonMatch> matches_;
+    PythonMatches matches_;
     std::map<pid_t, engine::PythonAttachment> attached_;
     std::set<pid_t> fresh_;     // attached, while forks from before that may not be told yet
     std::set<pid_t> inherited_; // hooked since their fork, and not attached

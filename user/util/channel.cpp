@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -17,9 +18,10 @@ bool wait_readable(int fd, std::chrono::steady_clock::time_point deadline) {
         const auto left = std::chrono::ceil<std::chrono::milliseconds>(
                               deadline - std::chrono::steady_clock::now())
                               .count();
-        pollfd wait{fd, POLLIN, 0};
-        if (poll(&wait, 1, static_cast<int>(std::max<int64_t>(left, 0))) > 0) return true;
+        // Not even what waits already: a loop over what the other end sends without end must end.
         if (left <= 0) return false;
+        pollfd wait{fd, POLLIN, 0};
+        if (poll(&wait, 1, static_cast<int>(std::min<int64_t>(left, INT_MAX))) > 0) return true;
     }
 }
 

@@ -8,7 +8,8 @@
 // Unix sockets to processes that are not ours.
 namespace speedbump {
 
-// Waits until a descriptor can be read, or its other end is gone; false after the deadline.
+// Waits until a descriptor can be read, or its other end is gone. False once the deadline has
+// passed, whatever can be read: who sends without end holds nobody up for longer.
 bool wait_readable(int fd, std::chrono::steady_clock::time_point deadline);
 
 // Sends one packet with descriptors (SCM_RIGHTS, unix(7)); never waits and raises no SIGPIPE.

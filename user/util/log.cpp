@@ -3,7 +3,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
@@ -62,15 +61,9 @@ std::string format_line(Level level, std::string_view text, bool colour) {
     if (colour) line += style.colour;
     line += style.word;
     if (colour && *style.colour != '\0') line += "\033[0m";
-    // Whatever a process calls itself, it does not get at the terminal by it.
-    for (size_t at = 0; at < text.size();) {
-        const size_t end = std::min(text.find('\n', at), text.size());
-        line += printable(text.substr(at, end - at));
-        if (end < text.size()) line += '\n';
-        at = end + 1;
-    }
-    if (line.back() != '\n') line += '\n';
-    return line;
+    // Whatever a process calls itself, it neither gets at the terminal by it nor writes lines of
+    // its own here.
+    return line + printable(text) + '\n';
 }
 
 void write(Level level, std::string_view text) {

@@ -16,7 +16,7 @@ Level level();
 
 // Writes "speedbump: error: TEXT" (or warning, debug; an info message has no level word) and a
 // newline to stderr, in one write(2), so that lines of several threads and processes stay whole.
-// Callable from any thread; errno is kept. Lines of TEXT after the first are written as they are.
+// Callable from any thread; errno is kept. TEXT becomes one line: names in it may be anybody's.
 void write(Level level, std::string_view text);
 
 inline void error(std::string_view text) {

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT
+#include "session/python_matches.h"
+
+#include <string>
+#include <utility>
+
+namespace speedbump::session {
+
+size_t PythonMatches::add(std::vector<engine::PythonMatch> matches) {
+    size_t refused = 0;
+    for (engine::PythonMatch& match : matches) {
+        size_t bytes = 0;
+        for (std::string* text : {&match.module, &match.name, &match.file}) {
+            if (text->size() > kMaxText) {
+                text->resize(kMaxText);
+                text->shrink_to_fit();
+            }
+            bytes += text->size();
+        }
+        Kept& kept = kept_[match.process];
+        if (kept.matches == kMaxOfProcess || kept.bytes + bytes > kMaxBytesOfProcess) {
+            ++refused;
+            continue;
+        }
+        ++kept.matches;
+        kept.bytes += bytes;
+        all_.push_back(std::move(match));
+    }
+    left_out_ += refused;
+    return refused;
+}
+
+} // namespace speedbump::session

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace speedbump::session {
+
+// The functions that the processes of a session say they slow. A process may say what it likes, as
+// often as it likes: of each so many are kept, with texts of bounded length, and the others
+// counted.
+class PythonMatches {
+  public:
+    static constexpr size_t kMaxOfProcess = 65'536;
+    static constexpr size_t kMaxText = 4096;                               // bytes; longer is cut
+    static constexpr size_t kMaxBytesOfProcess = size_t{32} * 1024 * 1024; // of texts
+
+    // How many of them were left out.
+    size_t add(std::vector<engine::PythonMatch> matches);
+
+    const std::vector<engine::PythonMatch>& all() const { return all_; }
+    uint64_t left_out() const { return left_out_; }
+
+  private:
+    struct Kept {
+        size_t matches = 0;
+        size_t bytes = 0;
+    };
+
+    std::vector<engine::PythonMatch> all_;
+    std::map<pid_t, Kept> kept_;
+    uint64_t left_out_ = 0;
+};
+
+} // namespace speedbump::session
