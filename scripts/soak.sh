@@ -6,15 +6,18 @@
 #
 #   scripts/soak.sh [--minutes N] [CAMPAIGN...]    default: 60 minutes, all campaigns:
 #
-#   kills     loader, its cgroup, all of its name, by the OOM killer, in every phase
-#   pythons   kinds of Python programs, entered and left, the loader killed meanwhile
-#   limits    targets under seccomp filters, limits of memory and tasks, small stacks, MDWE
-#   tree      fork, vfork and exec at random moments of an attach
-#   hostile   targets that work against the tool
-#   failures  a system call of the loader fails, each kind with each errno in turn
-#   sites     functions that check their own results, probed
-#   services  gunicorn that recycles its workers, redis and C++ exceptions, a change each second:
-#             memory, descriptors and kernel maps stay flat
+#   kills       loader, its cgroup, all of its name, by the OOM killer, in every phase; a helper alone
+#   pythons     kinds of Python programs, entered and left, the loader killed meanwhile
+#   limits      targets under seccomp filters, limits of memory and tasks, small stacks, MDWE
+#   tree        fork, vfork and exec at random moments of an attach
+#   namespaces  targets and loaders in time, PID, user and mount namespaces
+#   cpus        CPUs that go off and come back, quotas, nested cgroups
+#   hostile     targets that work against the tool; what they write, send and have mapped, at random,
+#               under the address sanitizer where that build (preset asan) is there
+#   failures    a system call of the loader fails, each kind with each errno in turn
+#   sites       functions that check their own results, probed; whole libraries in programs that do
+#   services    gunicorn that recycles its workers, redis and C++ exceptions, a change each second:
+#               memory, descriptors and kernel maps stay flat
 #
 # Rounds go through the campaigns in turn until the time is up. The exit status is 1 when something
 # was lost, 2 for wrong usage, 77 when
@@ -22,7 +25,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-all=(kills pythons limits tree hostile failures sites services)
+all=(kills pythons limits tree namespaces cpus hostile failures sites services)
 minutes=60
 chosen=()
 while [ $# -gt 0 ]; do
@@ -64,6 +67,11 @@ export SPEEDBUMP_BINARY=${SPEEDBUMP_BINARY:-$build/speedbump}
 export SPEEDBUMP_PROGRAMS=${SPEEDBUMP_PROGRAMS:-$build/programs}
 export SPEEDBUMP_CORES=${SPEEDBUMP_CORES:-$build/pyext/python}
 inject=$build/tests/runtime/inject
+fuzzers=$PWD/build-asan/tests/fuzz
+[ -x "$fuzzers/fuzz_remote" ] || {
+    fuzzers=$build/tests/fuzz
+    echo "no build with the address sanitizer: hostile goes on without it" >&2
+}
 log=$(mktemp -t speedbump-soak.XXXXXX)
 begin=$SECONDS
 ran=0 # what was not skipped
@@ -114,9 +122,10 @@ round() {
     case $name in
     kills)
         kind=$(one_of kills kills:test_the_whole_cgroup_is_killed restore:test_loader_killed_while_it_takes_probes_out \
-            kills:test_all_of_its_name_are_killed kills:test_the_oom_killer_takes_it \
-            restore:test_loader_killed_at_random_moments)
-        case $kind in kills:*) number=20 ;; *) number=50 ;; esac
+            kills:test_all_of_its_name_are_killed kills:test_the_guard_alone_is_killed \
+            kills:test_the_oom_killer_takes_it restore:test_loader_killed_at_random_moments \
+            kills:test_a_keeper_alone_is_killed)
+        case $kind in kills:*) number='s/^ *\([0-9]*\) kills$/\1/p' ;; *) number=50 ;; esac
         count kills "$number" cases "${kind%:*}" "${kind#*:}"
         ;;
     pythons)
@@ -137,15 +146,33 @@ round() {
         kind=$(one_of tree python_tree:test_workers_forked_at_the_moment_of_the_attach \
             faults:test_target_execs_during_attach \
             tree:test_no_descendant_is_missed_while_they_fork_and_die \
+            tree:test_children_of_posix_spawn_while_it_attaches \
             faults:test_process_that_ends_between_look_up_and_attach)
-        count tree "$(one_of tree 6 6 100 20)" cases "${kind%:*}" "${kind#*:}"
+        count tree "$(one_of tree 6 6 100 20 20)" cases "${kind%:*}" "${kind#*:}"
         ;;
-    hostile) count hostile 1 cases hostile ;;
+    namespaces)
+        kind=$(one_of namespaces python_tree:test_windows_hold_in_a_time_namespace \
+            python_tree:test_a_loader_in_a_time_namespace_has_windows_too \
+            python_tree:test_a_container_is_counted_under_its_pids_here \
+            tree:test_child_in_another_pid_namespace tree:test_user_and_mount_namespaces)
+        count namespaces 1 cases "${kind%:*}" "${kind#*:}"
+        ;;
+    cpus) count cpus 1 cases cpus "$(one_of cpus test_quota test_nested_cgroups test_a_cpu_goes_and_comes)" ;;
+    hostile)
+        count hostile 1 cases hostile
+        for kind in fuzz_packets fuzz_remote fuzz_counters; do
+            count hostile 's/^\([0-9]*\) inputs.*/\1/p' "$fuzzers/$kind" 1000000 5 "$RANDOM"
+        done
+        ;;
     failures)
         count failures 's/^ *\([0-9]*\) failures$/\1/p' \
             env SPEEDBUMP_SEED=$RANDOM /usr/bin/python3 -B tests/runtime/failures_test.py
         ;;
-    sites) count sites 's/^\([0-9]*\) passed.*/\1/p' cases probe_sites ;;
+    sites)
+        count sites 's/^\([0-9]*\) passed.*/\1/p' cases probe_sites
+        kind=$(one_of sites perl openssl sqlite redis numpy php cpython ruby node go java)
+        count sites 's/^\([0-9]*\) passed.*/\1/p' cases whole_libraries "test_$kind"
+        ;;
     services)
         local seconds=$(((end - begin) / 8))
         [ "$seconds" -ge 20 ] || seconds=20

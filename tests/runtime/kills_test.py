@@ -2,7 +2,8 @@
 """Whatever is killed, and whenever: the target lives, its code does what it did, nothing stays.
 
 What kills: the whole cgroup of the loader, everything that has its name, and the OOM killer, which
-takes all that shares the memory. When: while it loads, attaches, hooks Python, is armed, detaches.
+takes all that shares the memory; and somebody takes one of its helpers alone, by its PID. When: while it
+loads, attaches, hooks Python, is armed, measures in an experiment, detaches.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable
 
 from harness import (
     MS, SPEEDBUMP, Skip, _leftovers, campaign, changed_bytes, expect_restored, expect_unslowed, main,
@@ -22,12 +24,15 @@ from harness import (
 from pythons import find as find_pythons
 
 LINES = "+exe:* delay=1ms every=1000\n+libc.so.6:str* delay=0\n__main__:beat delay=1ms\n"
-PHASES = ("load", "attach", "hook", "armed", "detach")
+MEASURED = "+exe:work_* delay=1ms\n+libc.so.6:strlen\n__main__:beat\n"  # in an experiment
+PHASES = ("load", "attach", "hook", "armed", "experiment", "detach")
 LIMITS = pathlib.Path(__file__).parent / "inject" / "limits.py"
+GUARD = "sb-guard"  # user/session/control_guard.cpp
 KEEPER = "probe-keeper"  # user/engine/shielded.cpp
 CONTROL = pathlib.Path("/run/speedbump")
 NAME = f"sbump{os.getpid()}"  # of the loader: nothing else is called that
 MIB = 1 << 20
+LONG = 60  # s: who is killed waits for the kernel to take its probes out, as all others do that end then
 
 
 def cgroups() -> pathlib.Path:
@@ -51,18 +56,36 @@ def memory_groups() -> tuple[pathlib.Path, str]:
     raise Skip("no limits of memory here")
 
 
+def is_called(pid: int, name: str) -> bool:
+    """Whether it runs and its name or command line has this, as `pkill` and `pkill -f` see it. One that
+    has ended and that init has not looked at yet does not."""
+    entry = pathlib.Path(f"/proc/{pid}")
+    with contextlib.suppress(OSError):
+        shown = (entry / "comm").read_bytes() + (entry / "cmdline").read_bytes()
+        state = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+        return name.encode() in shown and state != "Z"
+    return False
+
+
+def is_ours(pid: int) -> bool:
+    """Of the program that is tested: sessions of others may run here."""
+    with contextlib.suppress(OSError):
+        return os.path.samefile(f"/proc/{pid}/exe", SPEEDBUMP)
+    return False
+
+
 def processes(name: str) -> list[int]:
-    """Those that run and whose name or command line has it, as `pkill` and `pkill -f` see it. One
-    that has ended and that init has not looked at yet is none."""
+    every = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    return [pid for pid in every if is_called(pid, name)]
+
+
+def helpers(loader: int, name: str) -> list[int]:
+    """Those of its children, whichever of its threads has made them."""
     found = []
-    for entry in pathlib.Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                shown = (entry / "comm").read_bytes() + (entry / "cmdline").read_bytes()
-                state = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-                if name.encode() in shown and state != "Z":
-                    found.append(int(entry.name))
-    return found
+    for file in pathlib.Path(f"/proc/{loader}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += [int(word) for word in file.read_text().split()]
+    return [pid for pid in found if is_called(pid, name)]
 
 
 class Group:
@@ -92,7 +115,7 @@ class ByCgroup:
     def join(self) -> None:
         self.group.join()
 
-    def kill(self) -> None:
+    def kill(self, _: subprocess.Popen) -> None:
         (self.group.path / "cgroup.kill").write_text("1")
 
     def end(self) -> None:
@@ -105,7 +128,7 @@ class ByName:
     def join(self) -> None:
         pass
 
-    def kill(self) -> None:
+    def kill(self, _: subprocess.Popen) -> None:
         for pid in processes(NAME):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -115,34 +138,56 @@ class ByName:
 
 
 class ByOomKiller:
-    """Another process in the loader's memory cgroup takes more than there is, however little the
-    loader has yet. The loader is to go first, and the other goes after it."""
+    """Others in the loader's memory cgroup take more than there is. The loader is to go first, however
+    little it has yet, and one of the others goes after it.
+
+    The kernel compares what a process has, and adds the thousandths of the limit that oom_score_adj
+    states, so the loader is at the limit and a little more. One process that took all of the limit
+    would be there too, as it also has pages that others are charged for, and a loader that has just
+    started stayed: so there are several, and each is far from it.
+    """
 
     LIMIT = 256 * MIB
-    TAKES = 300 * MIB
-    HOG = f"import sys; print(flush=True); sys.stdin.read(1); taken = b'x' * {TAKES}; print(flush=True)"
+    HOGS = 3
+    TAKES = 100 * MIB
+    # It keeps it: one that ended would leave room for the next.
+    HOG = ("import sys; print(flush=True); sys.stdin.read(1); "
+           f"taken = b'x' * {TAKES}; print(flush=True); sys.stdin.read(1)")
 
     def __init__(self) -> None:
         parent, file = memory_groups()
         self.group = Group(parent)
         (self.group.path / file).write_text(str(self.LIMIT))
-        self.hog = subprocess.Popen(
-            [sys.executable, "-c", self.HOG], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True, preexec_fn=self.group.join)
-        self.hog.stdout.readline()
+        self.hogs = [
+            subprocess.Popen([sys.executable, "-c", self.HOG], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, text=True, preexec_fn=self.group.join)
+            for _ in range(self.HOGS)]
+        for hog in self.hogs:
+            hog.stdout.readline()
 
     def join(self) -> None:
         self.group.join()
         pathlib.Path("/proc/self/oom_score_adj").write_text("1000")
 
-    def kill(self) -> None:
-        self.hog.stdin.write("x")
-        self.hog.stdin.flush()
-        self.hog.stdout.readline()
+    def kill(self, _: subprocess.Popen) -> None:
+        for hog in self.hogs:
+            hog.stdin.write("x")
+            hog.stdin.flush()
+        for hog in self.hogs:
+            hog.stdout.readline()  # nothing when it was taken too
+
+    def taken(self) -> int:
+        """How many processes of the group the kernel says that it has taken."""
+        events = self.group.path / "memory.events"
+        if not events.exists():
+            events = self.group.path / "memory.oom_control"  # v1
+        lines = dict(line.split() for line in events.read_text().splitlines())
+        return int(lines["oom_kill"])
 
     def end(self) -> None:
-        self.hog.kill()
-        self.hog.wait()
+        for hog in self.hogs:
+            hog.kill()
+            hog.wait()
         self.group.remove()
 
 
@@ -175,18 +220,23 @@ class Targets:
         assert self.python.poll() is None
 
 
-def control_files() -> set[str]:
-    return {str(path) for path in CONTROL.rglob("*") if path.name != "attach.lock"}
+def control_files(loader: int) -> list[pathlib.Path]:
+    names = str(loader), f".{loader}.new"
+    return [CONTROL / name for name in names if (CONTROL / name).exists()]
 
 
 class Round:
-    def __init__(self, targets: Targets, program: pathlib.Path, path: str):
-        self.targets, self.program, self.path = targets, program, path
+    def __init__(self, targets: Targets, program: pathlib.Path):
+        self.targets, self.program = targets, program
+        self.lines, self.measured = targets_file(LINES), targets_file(MEASURED)
 
-    def start(self, killer) -> subprocess.Popen:
+    def start(self, killer, phase: str = "attach") -> subprocess.Popen:
         pids = self.targets.native.pid, self.targets.python.pid
+        command = ["attach", self.lines]
+        if phase == "experiment":
+            command = ["experiment", "--progress=python:__main__:beat", "--time=60s", self.measured]
         return subprocess.Popen(
-            [str(self.program), "attach", "-q", *(f"--pid={pid}" for pid in pids), self.path],
+            [str(self.program), *command, "-q", *(f"--pid={pid}" for pid in pids)],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=killer.join)
 
     def is_attached(self) -> bool:
@@ -198,30 +248,58 @@ class Round:
         if phase in share:
             time.sleep(random.uniform(*share[phase]) * until_attached)
             return
-        wait_for(self.is_attached, 30, "attached")
-        time.sleep(0.3)
+        wait_for(lambda: self.is_attached() or loader.poll() is not None, 30, "attached")
+        assert loader.poll() is None, f"the loader ended by itself, with {loader.returncode}"
+        time.sleep(random.uniform(0.1, 3) if phase == "experiment" else 0.3)
         if phase == "detach":
             loader.send_signal(signal.SIGINT)
             time.sleep(random.uniform(0, 0.1))
 
     def run(self, kind: type, phase: str, until_attached: float) -> bool:
         """Kills once. Whether the loader lived until then."""
-        before = control_files()
         killer = kind()
-        loader = self.start(killer)
+        loader = self.start(killer, phase)
         try:
             self.reach(phase, loader, until_attached)
             alive = loader.poll() is None
-            killer.kill()
-            loader.wait(timeout=10)
+            killer.kill(loader)
+            loader.wait(timeout=LONG)
         finally:
             loader.kill()
             loader.wait()
             killer.end()
-        self.targets.expect_as_before()
-        wait_for(lambda: not processes(NAME) and not processes(KEEPER), 2, "all of it has ended")
-        wait_for(lambda: control_files() <= before, 2, "no control files stay")
+        self.expect_nothing_stays(loader)
         return alive
+
+    def run_without(self, helper: str, phase: str, until_attached: float) -> bool:
+        """Kills a helper; the loader goes on, or says what it can't do, and ends when it is asked to.
+        Whether there was such a helper."""
+        loader = self.start(ByName(), phase)
+        try:
+            self.reach(phase, loader, until_attached)
+            found: list[int] = []
+            end = time.monotonic() + 1
+            while not found and loader.poll() is None and time.monotonic() < end:
+                found = helpers(loader.pid, helper)
+            for pid in found[:1]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(random.uniform(0, 0.3))
+            loader.send_signal(signal.SIGINT)
+            status = loader.wait(timeout=LONG)
+            assert status in (*range(6), 128 + signal.SIGINT, -signal.SIGINT), status
+        finally:
+            loader.kill()
+            loader.wait()
+        self.expect_nothing_stays(loader)
+        return bool(found)
+
+    def expect_nothing_stays(self, loader: subprocess.Popen) -> None:
+        self.targets.expect_as_before()
+        wait_for(lambda: not processes(NAME), LONG, "all of its name have ended")
+        wait_for(lambda: not any(map(is_ours, processes(KEEPER) + processes(GUARD))), LONG,
+                 "its helpers have ended")
+        wait_for(lambda: not control_files(loader.pid), LONG, "no control files stay")
 
     def time_an_attach(self) -> float:
         start = time.monotonic()
@@ -233,17 +311,26 @@ class Round:
         return spent
 
 
-def kill_in_every_phase(kind: type, times: int) -> None:
+def in_phases(phases: Iterable[str], times: int, kill: Callable[[Round, str, float], bool]) -> None:
     random.seed(4)
     program = scratch() / NAME
     program.symlink_to(SPEEDBUMP)
-    one = Round(Targets(), program, targets_file(LINES))
+    one = Round(Targets(), program)
     one.time_an_attach()  # the first of a machine's day takes longer
     until_attached = one.time_an_attach()
-    midway = {phase: sum(one.run(kind, phase, until_attached) for _ in range(times))
-              for phase in PHASES}
+    midway = {phase: sum(kill(one, phase, until_attached) for _ in range(times))
+              for phase in phases}
     print(f"  of {times} in each phase, killed before they had ended: {midway}")
+    print(f"  {sum(midway.values())} kills")
     assert all(midway.values()), midway
+
+
+def kill_in_every_phase(kind: type, times: int) -> None:
+    in_phases(PHASES, times, lambda one, *moment: one.run(kind, *moment))
+
+
+def kill_a_helper(helper: str, phases: Iterable[str], times: int) -> None:
+    in_phases(phases, times, lambda one, *moment: one.run_without(helper, *moment))
 
 
 def test_the_whole_cgroup_is_killed() -> None:
@@ -258,10 +345,36 @@ def test_the_oom_killer_takes_it() -> None:
     kill_in_every_phase(ByOomKiller, 4)
 
 
+def test_the_guard_alone_is_killed() -> None:
+    kill_a_helper(GUARD, ("attach", "hook", "armed"), 4)
+
+
+def test_a_keeper_alone_is_killed() -> None:
+    """It puts probes in place and takes them out, and lives for some ms."""
+    kill_a_helper(KEEPER, ("load", "attach", "detach"), 8)
+
+
+def test_the_oom_killer_takes_what_has_just_started() -> None:
+    """And so a loader in whatever phase; the others that it takes are those who asked for too much."""
+    killer = ByOomKiller()
+    small = subprocess.Popen(["sleep", "1000"], preexec_fn=killer.join)
+    try:
+        killer.kill(small)
+        taken = [small.wait(timeout=LONG), *(hog.poll() for hog in killer.hogs)]
+        assert taken[0] == -signal.SIGKILL, taken
+        assert killer.taken() >= 1
+    finally:
+        small.kill()
+        small.wait()
+        killer.end()
+
+
 @campaign
 def test_killed_in_all_ways_many_times() -> None:
     for kind in ByCgroup, ByName, ByOomKiller:
         kill_in_every_phase(kind, 40)
+    kill_a_helper(GUARD, ("attach", "hook", "armed"), 40)
+    kill_a_helper(KEEPER, ("load", "attach", "detach"), 40)
 
 
 if __name__ == "__main__":

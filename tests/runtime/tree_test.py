@@ -5,11 +5,12 @@ import contextlib
 import os
 import pathlib
 import subprocess
+import sys
 import time
 
 from harness import (
     FORKSTORM, LIBRARY, MS, PUPPET, Patience, Run, Session, Skip, calls, calls_by_pid, changed_bytes,
-    expect_restored, expect_slowed, expect_unslowed, main, scratch, start_puppet,
+    expect_restored, expect_slowed, expect_unslowed, leave_none, main, need, scratch, start_puppet,
     targets_file, wait_for,
 )
 
@@ -146,6 +147,23 @@ def test_child_in_another_pid_namespace() -> None:
     assert before.pid in counted and later.pid in counted, counted
 
 
+def test_user_and_mount_namespaces() -> None:
+    """A program that is root in there alone, and has mounts of its own."""
+    elsewhere = [need("unshare"), "--user", "--map-root-user", "--mount"]
+    try:
+        target = start_puppet(before=elsewhere)
+    except AssertionError as error:
+        raise Skip(f"no user namespaces here: {error}") from error
+    with Session(PUSH, pid=target.pid) as session:
+        expect_slowed(target, "work_push", MS)
+        child = target.offspring("child")
+        assert child.ask(f"first work_push {MS * 9 // 10} 10000").isdigit()
+        counted = calls_by_pid(session.stop(), "work_push")
+    assert counted[target.pid] == 20 and child.pid in counted, counted
+    for one in target, child:
+        expect_restored(one.pid)
+
+
 def test_several_pids() -> None:
     one, two, other = start_puppet(), start_puppet(), start_puppet()
     with Session(PUSH, "-p", str(one.pid), "-p", str(two.pid)):
@@ -280,6 +298,57 @@ def test_no_descendant_is_missed_while_they_fork_and_die() -> None:
     """What forks at the moment of the attach is slowed all the same."""
     for chains, leaves in ((1, 0), (4, 20), (8, 100), (16, 50), (2, 200), (8, 0)):
         storm(chains, leaves)
+
+
+# Makes children by posix_spawn (vfork and exec) all the time, and 20 puppets among them within a second
+# of a line; on the next one each of these tells how long it took until a call of work_push was slow.
+SPAWNING = """
+import os, sys, threading, time
+puppet, first, over, puppets = sys.argv[1], sys.argv[2].encode() + b"\\n", False, []
+def storm():
+    while not over:
+        os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
+threads = [threading.Thread(target=storm) for _ in range(3)]
+for thread in threads:
+    thread.start()
+print(flush=True)
+sys.stdin.readline()
+for _ in range(20):
+    (heard, said), (answers, answered) = os.pipe(), os.pipe()
+    os.posix_spawn(puppet, [puppet], {}, file_actions=[
+        (os.POSIX_SPAWN_DUP2, heard, 0), (os.POSIX_SPAWN_DUP2, answered, 1)])
+    os.close(heard)
+    os.close(answered)
+    puppets.append((os.fdopen(said, "wb"), os.fdopen(answers)))
+    time.sleep(0.05)
+sys.stdin.readline()
+for said, answers in puppets:
+    answers.readline()
+    said.write(first)
+    said.flush()
+print(*(answers.readline().strip() for said, answers in puppets), flush=True)
+over = True
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_children_of_posix_spawn_while_it_attaches() -> None:
+    """They run on their parent's memory until they exec: each is slowed in its own program."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SPAWNING, PUPPET, f"first work_push {MS * 9 // 10} 10000"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    leave_none(lambda: (process.kill(), process.wait()))
+    process.stdout.readline()
+    process.stdin.write("\n")
+    process.stdin.flush()
+    with Session(f"+{PUPPET}:work_push delay=1ms", pid=process.pid) as session:
+        process.stdin.write("\n")
+        process.stdin.flush()
+        answers = process.stdout.readline().split()
+        assert len(answers) == 20 and all(one.isdigit() for one in answers), answers
+        assert process.wait() == 0
+        session.wait()
 
 
 def test_thousands_of_forks_in_the_tree_are_followed_without_loss() -> None:

@@ -19,6 +19,7 @@
 #include <system_error>
 
 #include "engine/cores.h"
+#include "engine/python_packets.h"
 #include "process/namespaces.h"
 #include "util/channel.h"
 
@@ -52,34 +53,6 @@ std::optional<std::string> receive(int channel) {
     if (got <= 0) return std::nullopt;
     packet.resize(static_cast<size_t>(got));
     return packet;
-}
-
-// The processes are not ours: whatever they send, of whatever type, must do no harm.
-std::string text_in(const json& message, const char* key) {
-    auto found = message.find(key);
-    return found != message.end() && found->is_string() ? found->get<std::string>() : "";
-}
-
-uint64_t number_in(const json& message, const char* key) {
-    auto found = message.find(key);
-    return found != message.end() && found->is_number_unsigned() ? found->get<uint64_t>() : 0;
-}
-
-std::vector<PythonMatch> matches_of(pid_t pid, const json& message, const char* key = "matched") {
-    std::vector<PythonMatch> matches;
-    auto list = message.find(key);
-    if (list == message.end() || !list->is_array()) return matches;
-    for (const json& entry : *list) {
-        if (!entry.is_object()) continue;
-        matches.push_back({pid, number_in(entry, "line"), text_in(entry, "module"),
-                           text_in(entry, "name"), text_in(entry, "file")});
-    }
-    return matches;
-}
-
-json parse(const std::string& packet) {
-    json message = json::parse(packet, nullptr, false);
-    return message.is_object() ? message : json::object();
 }
 
 } // namespace
@@ -205,16 +178,14 @@ Result<std::vector<PythonMatch>> list_python_functions(pid_t pid,
         const std::optional<std::string> packet = receive(channel);
         if (!packet) return make_error(ErrorKind::kIo, name + ": it ended while being listed");
         bytes += packet->size();
-        const json message = parse(*packet);
-        const std::string op = text_in(message, "op");
-        if (op == "gone") {
+        PythonPacket message = read_packet(pid, *packet);
+        if (message.op == "gone") {
             wait_closed(channel, Clock::now() + kLeaveTimeout);
             return functions;
         }
-        if (op != "functions")
-            return make_error(ErrorKind::kInvalid, name + ": " + text_in(message, "reason"));
-        for (PythonMatch& function : matches_of(pid, message, "functions"))
-            functions.push_back(std::move(function));
+        if (message.op != "functions")
+            return make_error(ErrorKind::kInvalid, name + ": " + message.reason);
+        for (PythonMatch& function : message.matches) functions.push_back(std::move(function));
         if (functions.size() > kMaxFunctions || bytes > kMaxListBytes)
             return make_error(ErrorKind::kInvalid,
                               fmt::format("{}: its list of Python functions is longer than {} "
@@ -244,20 +215,14 @@ Result<PythonEngine::Hooked> PythonEngine::hook(pid_t pid, uint64_t roots,
         return make_error(
             ErrorKind::kIo,
             fmt::format("process {}: it ended, or its core did, while being attached", pid));
-    json message = parse(*packet);
-    if (text_in(message, "op") != "ready") {
-        std::string why = text_in(message, "reason") + text_in(message, "message");
-        return make_error(ErrorKind::kInvalid, fmt::format("process {}: {}", pid, why));
-    }
-    auto inherited = message.find("inherited");
-    attachment.inherited = inherited != message.end() && *inherited == true;
-    auto from_start = message.find("from_start");
-    attachment.from_start = from_start != message.end() && *from_start == true;
-    attachment.hook_overhead = std::chrono::nanoseconds(number_in(message, "overhead_ns"));
-    attachment.matches = matches_of(pid, message);
-    if (auto list = message.find("warnings"); list != message.end() && list->is_array())
-        for (const json& warning : *list)
-            if (warning.is_string()) attachment.warnings.push_back(warning.get<std::string>());
+    PythonPacket message = read_packet(pid, *packet);
+    if (message.op != "ready")
+        return make_error(ErrorKind::kInvalid, fmt::format("process {}: {}", pid, message.reason));
+    attachment.inherited = message.inherited;
+    attachment.from_start = message.from_start;
+    attachment.hook_overhead = message.hook_overhead;
+    attachment.matches = std::move(message.matches);
+    attachment.warnings = std::move(message.warnings);
     return hooked;
 }
 
@@ -373,15 +338,11 @@ void PythonEngine::forget(pid_t pid) {
 
 // Reports one packet; false when it was the last one of the process.
 bool PythonEngine::handle(pid_t pid, const std::string& packet, std::vector<PythonEvent>& events) {
-    json message = parse(packet);
-    std::string op = text_in(message, "op");
-    if (op == "matched")
-        events.push_back({PythonEvent::Kind::kMatched, pid, matches_of(pid, message), {}});
-    if (op != "gone" && op != "error") return true;
-    events.push_back({PythonEvent::Kind::kGone,
-                      pid,
-                      {},
-                      text_in(message, "reason") + text_in(message, "message")});
+    PythonPacket message = read_packet(pid, packet);
+    if (message.op == "matched")
+        events.push_back({PythonEvent::Kind::kMatched, pid, std::move(message.matches), {}});
+    if (message.op != "gone" && message.op != "error") return true;
+    events.push_back({PythonEvent::Kind::kGone, pid, {}, std::move(message.reason)});
     return false;
 }
 

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace speedbump::engine {
+
+// What the core in a process says in one packet (pyext/src/serve.h).
+struct PythonPacket {
+    std::string op;
+    std::string reason;               // of "refused", "error" and "gone"
+    std::vector<PythonMatch> matches; // of "ready", "matched" and "functions"
+    std::vector<std::string> warnings;
+    std::chrono::nanoseconds hook_overhead{0}; // at most kMaxHookOverhead
+    bool inherited = false;
+    bool from_start = false;
+};
+
+inline constexpr std::chrono::nanoseconds kMaxHookOverhead = std::chrono::seconds(1);
+
+// Reads a packet of a process that is not ours: whatever the bytes, what is not there, or of
+// another type than it should be, is as empty as it is in a PythonPacket.
+PythonPacket read_packet(pid_t process, std::string_view packet);
+
+} // namespace speedbump::engine
