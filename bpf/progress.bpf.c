@@ -5,8 +5,6 @@
 #define __VMLINUX_H__ /* bpf_tracing.h: the registers have the kernel's names */
 #include "kernel.h"
 
-#include <bpf/usdt.bpf.h>
-
 #include "members.bpf.h"
 #include "progress.h"
 
@@ -69,12 +67,6 @@ static __always_inline int sb_count(__u32 index)
 	if (count)
 		__sync_fetch_and_add(count, 1);
 	return 0;
-}
-
-SEC("usdt")
-int sb_count_mark(void *ctx)
-{
-	return sb_count((__u32)bpf_usdt_cookie(ctx));
 }
 
 /* Sixteen buckets for each power of two: 3 % to either side. */

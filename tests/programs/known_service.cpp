@@ -4,7 +4,8 @@
 //   known_service KIND [NAME=US]...
 //
 // unit_done() is called once per unit; what a work_NAME() takes can be set (long=900). Prints
-// "ready" first, for each line of its input the number of units so far, and ends with its input.
+// "ready" first, for each line of its input the number of units so far, for an "s" in it the
+// semaphore of the mark "watched", and ends with its input.
 //
 //   serial    a (200), b (200) one after the other: k = 1 for both
 //   slack     a unit waits for two threads, long (900) and short (500): long has k = 1, short is
@@ -28,25 +29,7 @@
 #include <string>
 #include <thread>
 
-// A USDT mark without arguments, as <sys/sdt.h> of SystemTap writes it, on an instruction.
-#define MARK(instruction, provider, name)                                \
-    __asm__ volatile("990: " instruction                                 \
-                     "\n"                                                \
-                     ".pushsection .note.stapsdt, \"\", \"note\"\n"      \
-                     ".balign 4\n"                                       \
-                     ".4byte 992f - 991f, 994f - 993f, 3\n"              \
-                     "991: .asciz \"stapsdt\"\n"                         \
-                     "992: .balign 4\n"                                  \
-                     "993: .8byte 990b, _.stapsdt.base, 0\n"             \
-                     ".asciz \"" provider "\", \"" name                  \
-                     "\", \"\"\n"                                        \
-                     "994: .balign 4\n"                                  \
-                     ".popsection\n"                                     \
-                     ".ifndef _.stapsdt.base\n"                          \
-                     ".pushsection .stapsdt.base, \"a\", \"progbits\"\n" \
-                     "_.stapsdt.base: .space 1\n"                        \
-                     ".popsection\n"                                     \
-                     ".endif")
+#include "mark.h"
 
 namespace {
 
@@ -104,10 +87,13 @@ class Queue {
 
 } // namespace
 
+SEMAPHORE(known_watched);
+
 extern "C" {
 [[gnu::noinline, gnu::used]] void unit_done() {
     g_units.store(g_units.load() + 1); // one thread; the kernel probes no locked instruction
     MARK("nop", "known", "unit");
+    MARK_WITH_SEMAPHORE("nop", "known", "watched", "known_watched");
 #if defined(__x86_64__)
     MARK(".byte 0x0f, 0x1f, 0x44, 0x00, 0x00", "known", "unit_nop5");
 #endif
@@ -238,7 +224,7 @@ int main(int argc, char** argv) {
     std::thread([] {
         char byte;
         while (read(STDIN_FILENO, &byte, 1) > 0) {
-            std::printf("%llu\n", static_cast<unsigned long long>(g_units.load()));
+            std::printf("%llu\n", byte == 's' ? known_watched : g_units.load() + 0ULL);
             std::fflush(stdout);
         }
         _exit(0);

@@ -3,7 +3,7 @@
 //
 // Reads lines "NAME CALLS US THREADS" and answers each with "RETURNS NS": how often the function
 // returned to its caller, and what a call took on average as its callers saw it. A child does it
-// for "fork:NAME".
+// for "fork:NAME". For "semaphore" it answers with that of the mark "watched".
 #include <setjmp.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -16,6 +16,8 @@
 #include <stdexcept>
 #include <thread>
 #include <vector>
+
+#include "mark.h"
 
 namespace {
 
@@ -30,6 +32,8 @@ thread_local long t_returns = 0;
 volatile long g_sink = 0;
 
 } // namespace
+
+SEMAPHORE(leavers_watched);
 
 #define FUNCTION extern "C" [[gnu::noinline]] long
 #define KEEP(value) asm volatile("" : "+r"(value))
@@ -58,6 +62,12 @@ extern "C" [[gnu::noinline, gnu::cold]] void complain(long n) {
 }
 
 FUNCTION plain(long n, long us) {
+    MARK("nop", "leavers", "plain");
+    spin(us);
+    return n + g_sink;
+}
+FUNCTION watched(long n, long us) {
+    MARK_WITH_SEMAPHORE("nop", "leavers", "watched", "leavers_watched");
     spin(us);
     return n + g_sink;
 }
@@ -164,6 +174,7 @@ struct Named {
 };
 constexpr Named kFunctions[] = {
     {"plain", plain},
+    {"watched", watched},
     {"thrown_through", thrown_through},
     {"jumped_over", jumped_over},
     {"catches", catches},
@@ -205,6 +216,11 @@ int main() {
     std::puts("ready");
     std::fflush(stdout);
     while (std::scanf("%63s %ld %ld %ld", name, &calls, &us, &threads) == 4) {
+        if (std::strcmp(name, "semaphore") == 0) {
+            std::printf("%u 0\n", leavers_watched);
+            std::fflush(stdout);
+            continue;
+        }
         const bool in_child = std::strncmp(name, "fork:", 5) == 0;
         Function function = nullptr;
         for (const Named& one : kFunctions)

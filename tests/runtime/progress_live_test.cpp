@@ -154,6 +154,30 @@ class LiveProgress : public testing::Test {
         }
     }
 
+    void children_are_counted(const std::string& text, bool shared) {
+        SCOPED_TRACE(text + (shared ? ", shared" : ", own"));
+        const std::string copy = folder_ + "/copy";
+        std::filesystem::remove(copy);
+        std::filesystem::copy_file(own_leavers(), copy);
+        Program target(copy);
+        std::unique_ptr<Program> other;
+        if (shared) other = std::make_unique<Program>(copy);
+        auto opened = open_points(target.pid(), {text});
+        ASSERT_TRUE(opened) << opened.error().message;
+        ProgressPoint& point = *opened->points.front();
+        // A file that others map as well is probed for everybody once a child has been seen.
+        if (shared) {
+            target.send("fork:plain", 1, 300'000, 1);
+            for (int i = 0; i < 10'000 && opened->session->snapshot().processes.size() < 2; ++i)
+                usleep(1000);
+            (void)units(point);
+            (void)target.hear("fork:plain");
+        }
+        const uint64_t before = units(point);
+        const uint64_t returns = target.call("fork:plain", 200, 0, 2).returns;
+        EXPECT_EQ(units(point) - before, returns);
+    }
+
     std::string folder_;
 };
 
@@ -236,7 +260,8 @@ TEST_F(LiveProgress, OthersThatMapTheFileDoNotPay) {
         return static_cast<double>(best);
     };
     const double plain = cost();
-    for (const std::string point : {"native:exe:plain", "latency:exe:plain"}) {
+    for (const std::string point :
+         {"native:exe:plain", "latency:exe:plain", "usdt:exe:leavers:plain"}) {
         auto opened = open_points(target.pid(), {point});
         ASSERT_TRUE(opened) << opened.error().message;
         EXPECT_LT(cost(), 1.5 * plain) << point;
@@ -246,28 +271,34 @@ TEST_F(LiveProgress, OthersThatMapTheFileDoNotPay) {
     }
 }
 
-TEST_F(LiveProgress, ChildrenAreCounted) {
-    for (const bool shared : {false, true}) {
-        SCOPED_TRACE(shared);
-        const std::string copy = folder_ + (shared ? "/shared" : "/own");
-        std::filesystem::copy_file(own_leavers(), copy);
-        Program target(copy);
-        std::unique_ptr<Program> other;
-        if (shared) other = std::make_unique<Program>(copy);
-        auto opened = open_points(target.pid(), {"latency:exe:plain"});
-        ASSERT_TRUE(opened) << opened.error().message;
-        ProgressPoint& point = *opened->points.front();
-        // A file that others map as well is probed for everybody once a child has been seen.
-        if (shared) {
-            target.send("fork:plain", 1, 300'000, 1);
-            usleep(100'000);
-            (void)units(point);
-            (void)target.hear("fork:plain");
+// A program that looks at its mark's semaphore before it comes there sees that it is probed.
+TEST_F(LiveProgress, SemaphoresAreUpWhileTheirMarkIsCounted) {
+    for (const char* without : {"", "uprobe_multi"}) {
+        SCOPED_TRACE(without);
+        ::setenv("SPEEDBUMP_WITHOUT", without, 1);
+        Program target(own_leavers()), other(own_leavers());
+        const auto semaphore = [](Program& program) {
+            return program.call("semaphore", 0, 0, 0).returns;
+        };
+        EXPECT_EQ(semaphore(target), 0u);
+        {
+            auto opened = open_points(target.pid(), {"usdt:exe:leavers:watched"});
+            ASSERT_TRUE(opened) << opened.error().message;
+            EXPECT_EQ(semaphore(target), 1u);
+            EXPECT_EQ(semaphore(other), engine::probe_features().uprobe_multi_pid ? 0u : 1u);
+            EXPECT_EQ(target.call("watched", 100, 0, 2).returns, 200u);
+            EXPECT_EQ(other.call("watched", 100, 0, 1).returns, 100u);
+            EXPECT_EQ(units(*opened->points.front()), 200u);
         }
-        const uint64_t before = units(point);
-        const uint64_t returns = target.call("fork:plain", 200, 0, 2).returns;
-        EXPECT_EQ(units(point) - before, returns);
+        EXPECT_EQ(semaphore(target), 0u);
+        EXPECT_EQ(semaphore(other), 0u);
     }
+    ::unsetenv("SPEEDBUMP_WITHOUT");
+}
+
+TEST_F(LiveProgress, ChildrenAreCounted) {
+    for (const std::string text : {"latency:exe:plain", "usdt:exe:leavers:plain"})
+        for (const bool shared : {false, true}) children_are_counted(text, shared);
 }
 
 TEST_F(LiveProgress, FunctionsWithUnknownWaysOutAreRefused) {

@@ -8,8 +8,8 @@ import subprocess
 import time
 
 from harness import (
-    LIBRARY, MS, SPEEDBUMP, Session, campaign, changed_bytes, expect_restored, expect_slowed,
-    expect_unslowed, main, start_puppet, targets_file, wait_for,
+    LIBRARY, MS, PROGRAMS, SPEEDBUMP, Session, campaign, changed_bytes, expect_restored,
+    expect_slowed, expect_unslowed, leave_none, main, scratch, start_puppet, targets_file, wait_for,
 )
 
 WORK = ("work_push", "work_nop", "work_step", "work_late")
@@ -117,6 +117,89 @@ def kill_while_it_takes_probes_out(kills: int) -> None:
     assert midway > 0
 
 
+class MarkedService:
+    """A service with a USDT mark that has a semaphore, and an experiment that counts it."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen([PROGRAMS / "known_service", "serial"], text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        leave_none(lambda: (self.process.kill(), self.process.wait()))
+        assert self.process.stdout.readline() == "ready\n"
+        self.targets = targets_file("+exe:work_a")
+        self.output = scratch() / "result.json"
+
+    def semaphore(self) -> int:
+        self.process.stdin.write("s")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+    def experiment(self) -> subprocess.Popen:
+        loader = subprocess.Popen(
+            [SPEEDBUMP, "experiment", "--pid", str(self.process.pid),
+             "--progress=usdt:exe:known:watched", f"--output={self.output}", self.targets],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        leave_none(lambda: (loader.kill(), loader.wait()))
+        return loader
+
+    def wait_until_counted(self, loader: subprocess.Popen) -> None:
+        wait_for(lambda: self.semaphore() > 0 or loader.poll() is not None, 30, "a counted mark")
+        assert loader.poll() is None, loader.returncode
+
+
+class Moment:
+    """Aims at the moment at which something changes, whatever the machine does beside: too early the
+    last time, later the next time."""
+
+    def __init__(self, first_guess: float):
+        self.guess = first_guess
+        self.early = self.late = 0
+
+    def wait(self) -> None:
+        time.sleep(self.guess * random.uniform(0.97, 1.03))
+
+    def learn(self, has_changed: bool) -> None:
+        self.early += not has_changed
+        self.late += has_changed
+        self.guess *= 0.93 if has_changed else 1.07
+
+
+def kill_while_a_mark_is_counted(kills: int) -> None:
+    """A mark's semaphore is down again and its breakpoint gone, whether the loader is killed as it
+    begins to count or as it lets go."""
+    random.seed(3)
+    service = MarkedService()
+    start = time.monotonic()
+    loader = service.experiment()
+    service.wait_until_counted(loader)
+    attach = Moment(time.monotonic() - start)
+    start = time.monotonic()
+    loader.send_signal(signal.SIGINT)
+    wait_for(lambda: service.semaphore() == 0, 30, "the mark let go")
+    detach = Moment(time.monotonic() - start)
+    loader.wait()
+    for number in range(kills):
+        loader = service.experiment()
+        if number % 2:
+            attach.wait()
+            attach.learn(service.semaphore() > 0)
+        else:
+            service.wait_until_counted(loader)
+            loader.send_signal(signal.SIGINT)
+            detach.wait()
+            detach.learn(service.semaphore() == 0)
+        loader.kill()
+        loader.wait()
+        expect_restored(service.process.pid)
+        wait_for(lambda: service.semaphore() == 0, 5, "the semaphore as before")
+    print(f"  killed before and after it counted: {attach.early}, {attach.late}; before and after "
+          f"it had let go: {detach.early}, {detach.late}")
+    assert attach.early and attach.late and detach.early and detach.late
+
+
+def test_loader_killed_while_a_mark_is_counted() -> None:
+    kill_while_a_mark_is_counted(60)
+
+
 def test_loader_killed_at_random_moments() -> None:
     kill_at_random_moments(50)
 
@@ -129,6 +212,7 @@ def test_loader_killed_while_it_takes_probes_out() -> None:
 def test_loader_killed_a_thousand_times() -> None:
     kill_at_random_moments(1000)
     kill_while_it_takes_probes_out(1000)
+    kill_while_a_mark_is_counted(1000)
 
 
 def test_target_goes_on_when_attached_and_detached_while_it_calls() -> None:

@@ -34,6 +34,15 @@ std::string take_string(std::string_view& text) {
     return taken;
 }
 
+// Where the kernel finds a semaphore: an aligned word of the file's writable data.
+uint64_t semaphore_offset(uint64_t address, const Image& image) {
+    const Segment* segment = image.segment_of_address(address);
+    const auto offset = image.offset_of_address(address);
+    if (!segment || !offset || !segment->writable || segment->executable) return 0;
+    if (image.segment_of_address(address + 1) != segment || *offset % 2 != 0) return 0;
+    return *offset;
+}
+
 // What a note says: the addresses of the mark, of .stapsdt.base as it was linked, and of the
 // semaphore; then provider, name and arguments.
 Mark parse(std::string_view description, const Image& image) {
@@ -42,20 +51,22 @@ Mark parse(std::string_view description, const Image& image) {
     description.remove_prefix(sizeof words);
     Mark mark;
     mark.address = words[0];
+    mark.semaphore_address = words[2];
     // Prelinking moves sections and leaves notes as they were.
-    if (const Elf64_Shdr* base = image.section(".stapsdt.base"); base != nullptr && words[1] != 0)
+    if (const Elf64_Shdr* base = image.section(".stapsdt.base"); base != nullptr && words[1] != 0) {
         mark.address += base->sh_addr - words[1];
+        if (words[2] != 0) mark.semaphore_address += base->sh_addr - words[1];
+    }
     mark.provider = take_string(description);
     mark.name = take_string(description);
+    if (mark.semaphore_address != 0)
+        mark.semaphore_offset = semaphore_offset(mark.semaphore_address, image);
+    const Segment* segment = image.segment_of_address(mark.address);
+    if (segment == nullptr || !segment->executable) return mark;
+    mark.file_offset = image.offset_of_address(mark.address).value_or(0);
     if (const auto code = image.read_address(mark.address, kCodeBytes, kCodeBytes, "a mark"))
         mark.code.assign(code->begin(), code->end());
     return mark;
-}
-
-bool is_nop5(std::basic_string_view<unsigned char> code) {
-    static constexpr unsigned char kNop5[] = {0x0f, 0x1f, 0x44, 0x00, 0x00};
-    return code.size() >= sizeof kNop5 &&
-           std::equal(std::begin(kNop5), std::end(kNop5), code.begin());
 }
 
 } // namespace
@@ -89,14 +100,11 @@ Result<std::vector<Mark>> read_marks(int fd, const std::string& path) {
     return marks;
 }
 
-SiteVerdict judge_mark(const Mark& mark, const SiteOptions& options, bool moves_to_nop5) {
-    std::basic_string_view<unsigned char> code = mark.code;
-    if (moves_to_nop5 && code.size() > 1 && code[0] == 0x90 && is_nop5(code.substr(1)))
-        code.remove_prefix(1);
+SiteVerdict judge_mark(const Mark& mark, const SiteOptions& options) {
     // A function may keep data below the stack pointer there, which only a call spoils.
     const auto position =
         options.kernel_optimizes_nop5 ? SitePosition::kInside : SitePosition::kEntry;
-    return judge_site(code, mark.address, options, position);
+    return judge_site(mark.code, mark.address, options, position);
 }
 
 } // namespace speedbump::elf

@@ -14,15 +14,19 @@ namespace speedbump::elf {
 struct Mark {
     std::string provider, name;
     uint64_t address = 0;                  // before relocation
-    std::basic_string<unsigned char> code; // what stands there, and some bytes behind it
+    uint64_t file_offset = 0;              // of the instruction
+    std::basic_string<unsigned char> code; // what stands there, and some bytes behind it; none: it
+                                           // lies in no code of the file
+    // Of the 16 bits that the program looks at, which are above 0 while the mark is probed.
+    uint64_t semaphore_address = 0; // 0: it has none
+    uint64_t semaphore_offset = 0;  // in the file; 0: it lies in no data that can be counted up
 };
 
 // All marks of an ELF file; none where it has no such section. `fd` stays the caller's; `path` is
 // for messages. kInvalid for what is no ELF file of this machine, or is damaged.
 Result<std::vector<Mark>> read_marks(int fd, const std::string& path);
 
-// Whether a probe on the mark changes time and nothing else. `moves_to_nop5`: that the probe goes
-// behind a nop of one byte where a 5-byte nop follows, as libbpf places it from 1.7 on.
-SiteVerdict judge_mark(const Mark& mark, const SiteOptions& options, bool moves_to_nop5);
+// Whether a probe on the mark changes time and nothing else.
+SiteVerdict judge_mark(const Mark& mark, const SiteOptions& options);
 
 } // namespace speedbump::elf

@@ -30,6 +30,8 @@ uint32_t uprobe_event_type() {
 
 // Its format/retprobe is "config:0" on every kernel that has it (perf_uprobe, since 4.17).
 constexpr uint64_t kReturnProbe = 1;
+// As format/ref_ctr_offset is "config:32-63" (since 4.20).
+constexpr unsigned kSemaphoreShift = 32;
 
 } // namespace
 
@@ -56,14 +58,17 @@ void Links::release_all(std::vector<Links> sets) {
 int Links::attach_multi(int program, const std::string& path,
                         const std::vector<UprobePlace>& places, pid_t pid) {
     std::vector<unsigned long> offsets;
+    std::vector<unsigned long> semaphores;
     std::vector<__u64> cookies;
     for (const UprobePlace& place : places) {
         offsets.push_back(place.file_offset);
+        semaphores.push_back(place.semaphore);
         cookies.push_back(place.cookie);
     }
     LIBBPF_OPTS(bpf_link_create_opts, options);
     options.uprobe_multi.path = path.c_str();
     options.uprobe_multi.offsets = offsets.data();
+    options.uprobe_multi.ref_ctr_offsets = semaphores.data();
     options.uprobe_multi.cookies = cookies.data();
     options.uprobe_multi.cnt = static_cast<__u32>(places.size());
     options.uprobe_multi.pid = pid < 0 ? 0 : static_cast<__u32>(pid);
@@ -86,7 +91,9 @@ std::vector<int> Links::attach_perf(int program, const std::string& path,
     descriptors_.reserve(descriptors_.size() + places.size());
     std::vector<int> results = run_shielded(places.size(), [&](size_t number) {
         const UprobePlace& place = places[number];
-        attributes.config = place.at_return ? kReturnProbe : 0;
+        if (place.semaphore > UINT32_MAX) return -EOPNOTSUPP;
+        attributes.config =
+            (place.at_return ? kReturnProbe : 0) | (place.semaphore << kSemaphoreShift);
         attributes.probe_offset = place.file_offset;
         LIBBPF_OPTS(bpf_link_create_opts, options);
         options.perf_event.bpf_cookie = place.cookie;

@@ -15,6 +15,9 @@ struct UprobePlace {
     uint64_t file_offset = 0;
     uint64_t cookie = 0;
     bool at_return = false;
+    // File offset of 16 bits in the program's data that the kernel counts up while the probe is
+    // there: a USDT mark's semaphore. 0: none.
+    uint64_t semaphore = 0;
 };
 
 // Probes that are in place, each set held by one descriptor. Destruction takes them out, which

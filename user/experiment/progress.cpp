@@ -1,22 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "experiment/progress.h"
 
-#include <bpf/bpf.h>
-#include <bpf/libbpf.h>
-
-#include <filesystem>
-#include <set>
-
-#include "elf/marks.h"
-#include "engine/iterator.h"
-#include "engine/quiet_libbpf.h"
 #include "experiment/progress_polls.h"
 #include "experiment/progress_probes.h"
 #include "experiment/progress_syscall.h"
-#include "process/maps.h"
-#include "targets/matcher.h"
 #include "util/clock.h"
-#include "util/text.h"
 
 namespace speedbump::experiment {
 
@@ -24,14 +12,15 @@ namespace {
 
 using Kind = ProgressSpec::Kind;
 
-// Calls of native functions.
+// Calls of native functions, and USDT marks.
 class Calls : public ProgressPoint {
   public:
-    Calls(std::shared_ptr<Programs> programs, uint32_t index, bool timed, targets::TargetLine line)
+    Calls(std::shared_ptr<Programs> programs, uint32_t index, bool timed,
+          std::unique_ptr<ProgressSites> sites)
         : programs_(programs),
           index_(index),
           timed_(timed),
-          probes_(std::move(programs), index, timed, std::move(line)) {}
+          probes_(std::move(programs), index, std::move(sites)) {}
 
     Result<void> attach(const std::vector<pid_t>& pids) { return probes_.attach(pids); }
 
@@ -56,85 +45,6 @@ class Calls : public ProgressPoint {
     uint32_t index_;
     bool timed_;
     ProgressProbes probes_; // after the programs, so that they go first
-};
-
-// USDT marks.
-class Marks : public ProgressPoint {
-  public:
-    Marks(std::shared_ptr<Programs> programs, uint32_t index)
-        : programs_(std::move(programs)), index_(index) {}
-
-    Result<Reading> read() override {
-        return Reading{programs_->sum(programs_->skeleton().maps.units, index_), monotonic_ns()};
-    }
-
-    Result<void> attach(const ProgressSpec& spec, const std::vector<pid_t>& pids) {
-        std::set<std::pair<uint64_t, uint64_t>> seen;
-        const targets::Pattern binary{spec.first, targets::has_glob(spec.first)};
-        for (const pid_t pid : pids) {
-            const auto maps = process::read_maps(pid);
-            if (!maps) continue; // it has ended
-            std::error_code ignored;
-            const std::string exe =
-                std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/exe", ignored);
-            for (const process::Mapping& mapping : *maps) {
-                const targets::BinaryIdentity identity{mapping.path, "", mapping.path == exe};
-                if (!mapping.executable || !targets::binary_matches(binary, identity) ||
-                    !seen.insert({mapping.device, mapping.inode}).second)
-                    continue;
-                const auto file = process::open_mapped_file(pid, mapping);
-                if (!file) return file.error();
-                if (auto safe = check(spec, file->get(), mapping.path); !safe) return safe;
-                LIBBPF_OPTS(bpf_usdt_opts, options, .usdt_cookie = index_);
-                const std::string path = "/proc/self/fd/" + std::to_string(file->get());
-                const engine::QuietLibbpf quiet;
-                bpf_link* link = bpf_program__attach_usdt(programs_->skeleton().progs.sb_count_mark,
-                                                          -1, path.c_str(), spec.second.c_str(),
-                                                          spec.third.c_str(), &options);
-                if (link || errno != ENOENT) (void)keep(link, "the mark " + spec.third);
-            }
-        }
-        return found();
-    }
-
-  private:
-    // That all places of the mark in a file may be probed.
-    Result<void> check(const ProgressSpec& spec, int file, const std::string& path) const {
-        const auto marks = elf::read_marks(file, path);
-        if (!marks) return marks.error();
-        const bool moves_to_nop5 = libbpf_major_version() > 1 || libbpf_minor_version() >= 7;
-        for (const elf::Mark& mark : *marks) {
-            if (mark.provider != spec.second || mark.name != spec.third) continue;
-            const auto verdict =
-                elf::judge_mark(mark, engine::site_options(programs_->features()), moves_to_nop5);
-            if (!verdict.allowed)
-                return make_error(ErrorKind::kUnsupported,
-                                  "the mark " + spec.third + " in " + printable(path) +
-                                      " can't be probed: its instruction " +
-                                      elf::instruction_text(mark.code, mark.address) + " " +
-                                      verdict.reason);
-        }
-        return {};
-    }
-
-    bool keep(bpf_link* link, const std::string& what) {
-        if (!link) {
-            error_ = errno_error("count " + what, errno);
-            return false;
-        }
-        links_.emplace_back(link);
-        return true;
-    }
-    Result<void> found() const {
-        if (!links_.empty()) return {};
-        if (error_) return *error_;
-        return make_error(ErrorKind::kNotFound, "is nowhere in the processes");
-    }
-
-    std::shared_ptr<Programs> programs_;
-    std::vector<engine::BpfLink> links_; // after the programs, so that they go first
-    uint32_t index_;
-    std::optional<Error> error_;
 };
 
 // Calls of Python functions: a line of the session's own targets, delay 0.
@@ -162,16 +72,13 @@ Result<std::unique_ptr<ProgressPoint>> open_counter(const ProgressSpec& spec,
                                                     std::shared_ptr<Programs> programs,
                                                     uint32_t index,
                                                     const std::vector<pid_t>& pids) {
-    if (spec.kind == Kind::kUsdt) {
-        auto marks = std::make_unique<Marks>(std::move(programs), index);
-        if (auto attached = marks->attach(spec, pids); !attached)
-            return std::move(attached).error();
-        return std::unique_ptr<ProgressPoint>(std::move(marks));
-    }
-    auto line = line_of(spec);
-    if (!line) return std::move(line).error();
+    const elf::SiteOptions options = engine::site_options(programs->features());
+    auto sites = spec.kind == Kind::kUsdt
+                     ? Result<std::unique_ptr<ProgressSites>>(mark_sites(spec, options))
+                     : function_sites(spec, options);
+    if (!sites) return std::move(sites).error();
     auto calls = std::make_unique<Calls>(std::move(programs), index, spec.kind == Kind::kLatency,
-                                         std::move(*line));
+                                         std::move(*sites));
     if (auto attached = calls->attach(pids); !attached) return std::move(attached).error();
     return std::unique_ptr<ProgressPoint>(std::move(calls));
 }
