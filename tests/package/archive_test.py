@@ -62,14 +62,20 @@ def test_first_slowed_call_of_redis(base: pathlib.Path) -> None:
         assert time.monotonic() < deadline and redis.poll() is None
         time.sleep(0.01)
     threading.Thread(target=ask, args=[root.inside("redis.sock")], daemon=True).start()
-    begin = time.monotonic()
+    begin, before = time.monotonic(), time.process_time() + roots.children_cpu()
     unpack(root)
+    unpacking = time.process_time() + roots.children_cpu() - before
+    unpacked, waited = time.monotonic(), roots.waited(os.getpid())
     root.inside("targets.txt").write_text("+exe:processCommand delay=20us\n")
     attach = root.start(SPEEDBUMP, "attach", "--json", "--stats=100ms", "--duration=2s", "--pid",
                         str(redis.pid), "/targets.txt", stdout=subprocess.PIPE, text=True)
-    took = roots.first_slowed(attach.stdout) - begin
+    slowed = roots.first_slowed(attach.stdout)
+    waited = roots.waited(os.getpid()) - waited
     assert attach.wait() == 0
-    print(f"from copying the archive to the first slowed call of redis: {took:.2f} s")
+    print(f"from copying the archive to the first slowed call of redis: {slowed - begin:.2f} s")
+    # Judged without the time for which redis, the loader and this wanted a CPU and had none, which is
+    # next to nothing where the machine has no other work.
+    took = unpacking + slowed - unpacked - waited
     assert took < 5, took
 
 

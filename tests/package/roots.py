@@ -8,11 +8,13 @@ stays behind.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -158,6 +160,22 @@ def expect_slowed(root: Root, speedbump: str, pid: int, target: str) -> None:
     final = json.loads(output.splitlines()[-1])
     assert final["type"] == "final" and final["all"]["delays"] > 0, final
     assert final["all"]["measured_ns"] >= 0.9 * final["all"]["requested_ns"] > 0, final["all"]
+
+
+def children_cpu() -> float:
+    """Seconds of CPU time of the children that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def waited(pid: int) -> float:
+    """Seconds that the threads of a process and of its living descendants have waited for a CPU."""
+    total = 0.0
+    for task in pathlib.Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):  # it has ended
+            total += int((task / "schedstat").read_text().split()[1]) / 1e9
+            total += sum(waited(int(child)) for child in (task / "children").read_text().split())
+    return total
 
 
 def first_slowed(lines: Iterable[str]) -> float:
