@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 // Live control of a session: what no command line reaches. Needs root, and the puppet program.
-#include <gtest/gtest.h>
 #include <linux/perf_event.h>
 #include <sys/ioctl.h>
 #include <sys/wait.h>
@@ -8,93 +7,19 @@
 
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
-#include <stdexcept>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "engine/stack_sampler.h"
-#include "session/session.h"
-#include "targets/parser.h"
+#include "live.h"
 #include "util/clock.h"
 
 namespace speedbump::session {
 namespace {
 
 using namespace std::chrono_literals;
-
-class Puppet {
-  public:
-    Puppet() {
-        int in[2], out[2];
-        if (pipe(in) != 0 || pipe(out) != 0) throw std::runtime_error("pipe");
-        pid_ = fork();
-        if (pid_ == 0) {
-            dup2(in[0], STDIN_FILENO);
-            dup2(out[1], STDOUT_FILENO);
-            for (const int fd : {in[0], in[1], out[0], out[1]}) close(fd);
-            const std::string path = std::string(std::getenv("SPEEDBUMP_PROGRAMS")) + "/puppet";
-            execl(path.c_str(), path.c_str(), static_cast<char*>(nullptr));
-            _exit(127);
-        }
-        close(in[0]);
-        close(out[1]);
-        to_ = fdopen(in[1], "w");
-        from_ = fdopen(out[0], "r");
-        hear();
-    }
-    Puppet(const Puppet&) = delete;
-    Puppet& operator=(const Puppet&) = delete;
-    ~Puppet() {
-        kill(pid_, SIGKILL);
-        waitpid(pid_, nullptr, 0);
-        std::fclose(to_);
-        std::fclose(from_);
-    }
-
-    pid_t pid() const { return pid_; }
-    void send(const std::string& command) {
-        std::fprintf(to_, "%s\n", command.c_str());
-        std::fflush(to_);
-    }
-    std::string hear() {
-        char line[4096];
-        return std::fgets(line, sizeof(line), from_) ? line : "";
-    }
-    nanoseconds call(const std::string& name) {
-        send("call " + name + " 1");
-        return nanoseconds(std::stoll(hear()));
-    }
-
-  private:
-    pid_t pid_ = -1;
-    std::FILE* to_ = nullptr;
-    std::FILE* from_ = nullptr;
-};
-
-class LiveSession : public testing::Test {
-  protected:
-    void SetUp() override {
-        if (geteuid() != 0) GTEST_SKIP() << "needs root";
-    }
-
-    std::unique_ptr<Session> attach(
-        const std::string& text,
-        const std::function<void(const std::string&)>& warn = [](const std::string&) {}) {
-        const targets::ParseOutcome parsed = targets::parse_targets(text, "targets.txt");
-        if (!parsed.errors.empty()) throw std::runtime_error(parsed.errors[0].message);
-        SessionOptions options;
-        options.pids = {puppet.pid()};
-        auto session = Session::attach(options, parsed.file, warn);
-        if (!session) throw std::runtime_error(session.error().message);
-        return std::move(*session);
-    }
-
-    Puppet puppet;
-};
 
 // How long a 10 s call lasts on once `end` has run, the best of some: others use the CPUs as well.
 nanoseconds end_of_spin(Puppet& puppet, const std::function<void()>& begin,
@@ -214,14 +139,10 @@ int stop_perf_events() {
 }
 
 TEST_F(LiveSession, NoticesALibraryAlthoughItsPerfEventsDied) {
-    std::vector<std::string> warnings;
-    const auto session = attach("+exe:work_push delay=0\n+libslowlib.so:lib_work delay=20ms\n",
-                                [&](const std::string& text) { warnings.push_back(text); });
+    const auto session = attach("+exe:work_push delay=0\n+libslowlib.so:lib_work delay=20ms\n");
     session->arm();
     ASSERT_GT(stop_perf_events(), 0);
-    const std::string library = std::string(std::getenv("SPEEDBUMP_PROGRAMS")) + "/libslowlib.so";
-    puppet.send("load " + library);
-    ASSERT_EQ(puppet.hear(), "loaded\n");
+    puppet.load_library();
     // Turns of the session, of which each lasts 100 ms at least: some 2 s are what it takes.
     int turns = 0;
     while (turns++ < 100 && puppet.call("lib_work") < 19ms) ASSERT_TRUE(session->run_for(100ms));

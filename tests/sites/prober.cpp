@@ -37,9 +37,11 @@ class BpfProber : public Prober {
         return {};
     }
 
-    std::vector<uint64_t> hits() override {
+    Result<std::vector<uint64_t>> hits() override {
         std::vector<uint64_t> hits(count_);
-        for (const engine::Counts& counts : engine_->read_counts()) {
+        const auto all = engine_->read_counts();
+        if (!all) return all.error();
+        for (const engine::Counts& counts : *all) {
             if (counts.target < count_) hits[counts.target] += counts.hits;
             engine_->forget_counts(counts.target, static_cast<uint32_t>(counts.process));
         }
@@ -84,7 +86,7 @@ class KmodProber : public Prober {
         return {};
     }
 
-    std::vector<uint64_t> hits() override {
+    Result<std::vector<uint64_t>> hits() override {
         std::vector<uint64_t> hits(count_);
         for (const engine::Counts& counts : engine_->read_counts())
             hits[counts.target] = counts.hits;

@@ -18,7 +18,7 @@ class Prober {
     virtual Result<void> attach(int file, const std::vector<uint64_t>& offsets, pid_t process,
                                 std::vector<int>& refused) = 0;
     // Of each offset since attach().
-    virtual std::vector<uint64_t> hits() = 0;
+    virtual Result<std::vector<uint64_t>> hits() = 0;
     virtual void detach() = 0;
     virtual const char* name() const = 0;
     // Whether it refuses with EOPNOTSUPP what is not on a list of its own.

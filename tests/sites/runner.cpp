@@ -232,8 +232,10 @@ class Batch {
         }
         if (auto done = prober_.attach(file, offsets_, child, refused_); !done) return done.error();
         bool whole = let_go_on(tell) && heard_of(listen);
-        hits_ = prober_.hits();
+        auto hits = prober_.hits();
         prober_.detach();
+        if (!hits) return hits.error();
+        hits_ = std::move(*hits);
         if (!whole) {
             blame(true);
             return false;

@@ -131,8 +131,17 @@ TEST(FinalTable, LostCountsAreTold) {
     snapshot.lost_events = 1;
     const std::string text = final_table(snapshot, sample_file(), {}, false);
     EXPECT_THAT(text, HasSubstr("12 calls could not be told apart"));
-    EXPECT_THAT(text, HasSubstr("2 processes not delayed"));
+    EXPECT_THAT(text, HasSubstr("2 processes not delayed, or late"));
     EXPECT_THAT(text, HasSubstr("1 event lost"));
+}
+
+TEST(FinalTable, OldCountsAreTold) {
+    Snapshot snapshot = sample_snapshot();
+    EXPECT_THAT(final_table(snapshot, sample_file(), {}, false), Not(HasSubstr("are old")));
+    snapshot.counts_are_old = true;
+    EXPECT_THAT(final_table(snapshot, sample_file(), {}, false),
+                HasSubstr("calls and delays of native functions are old"));
+    EXPECT_THAT(live_table(snapshot, snapshot, sample_file(), {}), HasSubstr("are old"));
 }
 
 TEST(FinalTable, NothingCalled) {

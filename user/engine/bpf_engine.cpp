@@ -17,8 +17,10 @@
 #include "delay.skel.h"
 #include "engine/iterator.h"
 #include "engine/measure.h"
+#include "engine/tallies.h"
 #include "util/clock.h"
 #include "util/fd.h"
+#include "util/passing.h"
 
 namespace speedbump::engine {
 
@@ -37,6 +39,14 @@ using Ring = std::unique_ptr<ring_buffer, RingDeleter>;
 static_assert(static_cast<uint32_t>(elf::SiteKind::kOptimizedNop) == SB_SITE_OPTIMIZED_NOP);
 static_assert(static_cast<uint32_t>(elf::SiteKind::kEmulated) == SB_SITE_EMULATED);
 static_assert(static_cast<uint32_t>(elf::SiteKind::kSingleStep) == SB_SITE_SINGLE_STEP);
+
+constexpr uint32_t kSmallRing = 4096; // SPEEDBUMP_WITHOUT=ring
+constexpr uint32_t kFewMembers = 16;  // SPEEDBUMP_WITHOUT=members
+
+// What no other probe would fare better with.
+bool concerns_all(int error) {
+    return may_pass(error) || error == ESRCH || error == EPERM || error == EACCES;
+}
 
 Error bpf_error(const std::string& what, int negative_errno) {
     return errno_error(what, -negative_errno);
@@ -95,6 +105,8 @@ Result<std::unique_ptr<BpfEngine>> BpfEngine::load(const Features& features) {
     bpf_program__set_autoload(impl->hit, true);
     skeleton->rodata->sb_may_sleep = features.sleepable_uprobe ? 1 : 0;
     if (features.few_tallies) bpf_map__set_max_entries(skeleton->maps.tallies, SB_SITE_KINDS);
+    if (features.small_ring) bpf_map__set_max_entries(skeleton->maps.events, kSmallRing);
+    if (features.few_members) bpf_map__set_max_entries(skeleton->maps.tree, kFewMembers);
     if (const int error = delay_bpf__load(skeleton); error != 0)
         return bpf_error("load the BPF programs", error);
 
@@ -267,7 +279,7 @@ void BpfEngine::Impl::attach_range(const std::string& path, const Probe* probes,
     }
     const int error = links.attach_multi(program, path, places, only);
     if (error == 0) return;
-    if (count == 1 || error == ESRCH || error == EPERM || error == EACCES || error == ENOMEM) {
+    if (count == 1 || concerns_all(error)) {
         for (size_t i = 0; i < count; ++i) refused.push_back({probes[i], error});
         return;
     }
@@ -282,9 +294,10 @@ Result<Links> BpfEngine::Impl::attach(const std::string& path, const std::vector
     if (probes.empty()) return links;
     std::vector<RefusedProbe> failed;
     attach_range(path, probes.data(), probes.size(), pid, wide, links, failed);
-    if (failed.size() == probes.size()) {
-        const int error = failed.front().error_number;
-        if (error == ESRCH || error == EPERM || error == EACCES || error == ENOMEM)
+    for (const RefusedProbe& one : failed) {
+        const int error = one.error_number;
+        // Half of the probes are not kept: a later try puts all of them in place.
+        if (may_pass(error) || (failed.size() == probes.size() && concerns_all(error)))
             return errno_error("attach " + std::to_string(probes.size()) + " probes", error);
     }
     refused.insert(refused.end(), failed.begin(), failed.end());
@@ -303,43 +316,14 @@ Result<Links> BpfEngine::attach_wide(const std::string& path, const std::vector<
 
 // --- counters
 
-std::vector<Counts> BpfEngine::read_counts() const {
-    const int map = bpf_map__fd(impl_->skeleton->maps.tallies);
-    const size_t cpus = static_cast<size_t>(libbpf_num_possible_cpus());
-    constexpr uint32_t kBatch = 4096;
-    std::vector<sb_counts_key> keys(kBatch);
-    std::vector<sb_tally> values(kBatch * cpus);
-    std::vector<Counts> result;
-    uint32_t cursor = 0;
-    bool first = true;
-    for (;;) {
-        uint32_t count = kBatch;
-        uint32_t next = 0;
-        const int error = bpf_map_lookup_batch(map, first ? nullptr : &cursor, &next, keys.data(),
-                                               values.data(), &count, nullptr);
-        if (error != 0 && error != -ENOENT) break;
-        for (uint32_t i = 0; i < count; ++i) {
-            Counts sum;
-            sum.target = keys[i].target;
-            sum.process = static_cast<pid_t>(keys[i].tgid);
-            for (size_t cpu = 0; cpu < cpus; ++cpu) {
-                const sb_counts& part = values[i * cpus + cpu].counts;
-                sum.hits += part.hits;
-                sum.delays += part.delays;
-                sum.requested += nanoseconds(part.requested_ns);
-                sum.measured += nanoseconds(part.measured_ns);
-            }
-            if (sum.hits != 0) result.push_back(sum);
-        }
-        if (error == -ENOENT) break;
-        cursor = next;
-        first = false;
-    }
+Result<std::vector<Counts>> BpfEngine::read_counts() const {
+    auto result = read_tallies(bpf_map__fd(impl_->skeleton->maps.tallies));
+    if (!result) return result;
     for (uint32_t target = 0; target < impl_->target_count; ++target) {
         const sb_counts& rest = impl_->overflow[target];
         if (rest.hits != 0)
-            result.push_back({target, 0, rest.hits, rest.delays, nanoseconds(rest.requested_ns),
-                              nanoseconds(rest.measured_ns)});
+            result->push_back({target, 0, rest.hits, rest.delays, nanoseconds(rest.requested_ns),
+                               nanoseconds(rest.measured_ns)});
     }
     return result;
 }

@@ -86,8 +86,9 @@ class BpfEngine {
     Result<Links> attach_wide(const std::string& path, const std::vector<Probe>& probes,
                               std::vector<RefusedProbe>& refused);
 
-    // --- counters. `process` of each is a tgid, 0 for those that could not be told apart.
-    std::vector<Counts> read_counts() const;
+    // --- counters. `process` of each is a tgid, 0 for those that could not be told apart. All of
+    // them, or an error.
+    Result<std::vector<Counts>> read_counts() const;
     void forget_counts(uint32_t target, uint32_t tgid);
     uint64_t lost_events() const;
     uint64_t lost_members() const;

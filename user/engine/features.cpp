@@ -223,6 +223,8 @@ Features probe_features() {
         if (name == "mmap_events") features.mmap_events = false;
         if (name == "nop5") features.nop5_optimized = false;
         if (name == "tallies") features.few_tallies = true;
+        if (name == "ring") features.small_ring = true;
+        if (name == "members") features.few_members = true;
     }
     return features;
 }

@@ -25,6 +25,8 @@ struct Features {
     bool nop5_optimized = false; // 5-byte nop becomes a call (6.18)
     bool nop5_is_safe = false;   // it does not, or forked children can make that call
     bool few_tallies = false;    // for tests: counters of a handful of processes only
+    bool small_ring = false;     // for tests: room for few events of the process tree
+    bool few_members = false;    // for tests: room for few processes in the tree
     bool kmod = false;           // /dev/speed_bump
     // The probes of the tries being taken out again; the last copy waits for it.
     std::shared_future<void> cleanup;

@@ -58,7 +58,9 @@ class PythonCalls : public ProgressPoint {
 
     Result<Reading> read() override {
         Reading reading{0, monotonic_ns()};
-        for (const engine::Counts& counts : session_.counts())
+        const auto all = session_.counts();
+        if (!all) return all.error();
+        for (const engine::Counts& counts : *all)
             if (counts.target == target_) reading.units += counts.hits;
         return reading;
     }

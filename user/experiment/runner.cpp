@@ -301,11 +301,14 @@ void Runner::wait(nanoseconds time) {
 }
 
 std::vector<Injected> Runner::read_targets() {
-    std::map<uint32_t, engine::Counts> sums;
-    for (const engine::Counts& counts : session_->counts()) {
-        sums[counts.target] += counts;
-    }
     std::vector<Injected> result(groups_.size());
+    const auto all = session_->counts();
+    if (!all) {
+        stop_ = Stop{"the calls cannot be counted: " + all.error().message, false};
+        return result;
+    }
+    std::map<uint32_t, engine::Counts> sums;
+    for (const engine::Counts& counts : *all) sums[counts.target] += counts;
     for (size_t target = 0; target < groups_.size(); ++target)
         for (const uint32_t index : groups_[target]) {
             const auto found = sums.find(index);
@@ -442,6 +445,7 @@ std::optional<Slice> Runner::measure(const Arm& arm, nanoseconds length) {
         }
     }
     const Readings after = read(true);
+    if (stop_) return std::nullopt; // something could not be read
     for (size_t point = 0; point < points_.size(); ++point)
         if (after.progress[point].units < before.progress[point].units) {
             note_bad_reading(point, "its running total went backwards");

@@ -80,16 +80,16 @@ Result<std::string> read_file(const std::string& path) {
 
 // Whether the kernel shows the file behind `fd` in a maps file as it shows the mapping. Overlay
 // file systems and btrfs report another device to stat than to maps, so it is asked by mapping it.
-bool is_mapped_file(const Fd& fd, const Mapping& mapping) {
+Result<bool> is_mapped_file(const Fd& fd, const Mapping& mapping) {
     struct stat status {};
     if (::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return false;
     if (status.st_dev == mapping.device && status.st_ino == mapping.inode) return true;
     size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
     void* at = ::mmap(nullptr, page, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-    if (at == MAP_FAILED) return false;
+    if (at == MAP_FAILED) return errno_error("map " + mapping.path, errno);
     auto own = read_maps(::getpid());
     ::munmap(at, page);
-    if (!own) return false;
+    if (!own) return std::move(own).error();
     uint64_t address = reinterpret_cast<uintptr_t>(at);
     for (const Mapping& one : *own) {
         if (address >= one.start && address < one.end)
@@ -149,8 +149,12 @@ Result<Fd> open_mapped_file(pid_t pid, const Mapping& mapping) {
     constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
     Fd fd(::open(link.c_str(), kFlags));
     // The range may have been mapped anew since it was read.
-    if (fd.valid() && is_mapped_file(fd, mapping)) return fd;
     int link_error = fd.valid() ? 0 : errno;
+    if (fd.valid()) {
+        const auto is_it = is_mapped_file(fd, mapping);
+        if (!is_it) return is_it.error();
+        if (*is_it) return fd;
+    }
 
     std::string root_path = fmt::format("/proc/{}/root", pid);
     Fd root(::open(root_path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
@@ -164,7 +168,9 @@ Result<Fd> open_mapped_file(pid_t pid, const Mapping& mapping) {
                 if (path_error == 0) path_error = errno;
                 continue;
             }
-            if (is_mapped_file(other, mapping)) return other;
+            const auto is_it = is_mapped_file(other, mapping);
+            if (!is_it) return is_it.error();
+            if (*is_it) return other;
         }
     }
     std::string what = fmt::format("{} of process {}: ", mapping.path, pid);

@@ -20,6 +20,7 @@
 #include "elf/image.h"
 #include "process/symbol_matcher.h"
 #include "targets/matcher.h"
+#include "util/passing.h"
 
 namespace speedbump::process {
 
@@ -169,6 +170,7 @@ struct Resolver::Impl {
     std::map<FileKey, File> files;
     std::vector<bool> matched; // by line
     std::set<std::tuple<std::string, std::string, size_t>> skipped_before;
+    Findings held; // of a look that came to no end, for the next one
 };
 
 Resolver::Impl::Impl(const targets::TargetsFile& targets_file, elf::PlacementOptions options)
@@ -403,6 +405,8 @@ Result<Findings> Resolver::look_at_process(pid_t pid) {
     const std::string root = root_of(pid);
     const std::vector<Impl::Alias> aliases = impl.aliases_below(root_link);
 
+    findings.matches = std::exchange(impl.held.matches, {});
+    findings.skipped = std::exchange(impl.held.skipped, {});
     elf::IfuncResolver ifuncs(pid, *maps);
 
     struct Seen {
@@ -444,6 +448,10 @@ Result<Findings> Resolver::look_at_process(pid_t pid) {
             Result<Fd> fd = open_mapped_file(pid, *one.mapping);
             Result<void> looked = fd ? impl.look(key, std::move(*fd), one.sighting, findings)
                                      : Result<void>(std::move(fd).error());
+            if (!looked && may_pass(looked.error().error_number)) {
+                impl.held = std::move(findings);
+                return std::move(looked).error();
+            }
             if (!looked) impl.skip_file(findings, one.sighting, looked.error());
         }
         const auto file = impl.files.find(key);

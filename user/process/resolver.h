@@ -60,7 +60,7 @@ class Resolver {
     Resolver(const targets::TargetsFile& file, elf::PlacementOptions placement);
     ~Resolver();
 
-    // Looks at what the process has mapped now. kNotFound when it is gone.
+    // Looks at what the process has mapped now. kNotFound: it is gone. Else the next look has all.
     Result<Findings> look_at_process(pid_t pid);
     // Looks at a file by path, below `root` ("" or "/proc/PID/root"), whether mapped or not.
     Result<Findings> look_at_file(const std::string& path, const std::string& root,

@@ -178,6 +178,7 @@ void add_outcome(ordered_json& document, const session::SessionOptions& options,
         list.push_back(std::move(one));
     }
     document["targets"] = std::move(list);
+    document["counts_are_old"] = snapshot.counts_are_old;
     document["lost"] = lost_json(snapshot);
 }
 
@@ -258,6 +259,7 @@ std::string attach_sample_json(const Snapshot& before, const Snapshot& now,
         list.push_back(std::move(one));
     }
     document["targets"] = std::move(list);
+    document["counts_are_old"] = now.counts_are_old;
     document["lost"] = lost_json(now);
     return to_line(document);
 }

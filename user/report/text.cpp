@@ -49,10 +49,16 @@ std::string lost_note(const Snapshot& snapshot, const Style& style) {
                          " calls could not be told apart by process: too many processes") +
                "\n";
     }
+    if (snapshot.counts_are_old) {
+        out +=
+            paint(style, Tone::kBad,
+                  "calls and delays of native functions are old: their counters cannot be read") +
+            "\n";
+    }
     if (snapshot.lost_members > 0) {
         out += paint(style, Tone::kBad,
                      plural(snapshot.lost_members, "process") +
-                         " not delayed: the table of processes was full") +
+                         " not delayed, or late: the table of processes was full") +
                "\n";
     }
     if (snapshot.lost_events > 0) {

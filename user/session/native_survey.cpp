@@ -50,7 +50,7 @@ class NativeSurvey::Impl {
 
   private:
     Result<std::vector<engine::Links>> attach(const std::vector<uint32_t>& batch);
-    double take_counts(std::map<uint32_t, double>* costs);
+    Result<double> take_counts(std::map<uint32_t, double>* costs);
     Result<bool> watch(const std::vector<uint32_t>& batch, nanoseconds time, nanoseconds least);
     void mark_dear(const std::map<uint32_t, double>& costs, nanoseconds watched);
     void pay_back() const;
@@ -214,9 +214,11 @@ Result<std::vector<engine::Links>> NativeSurvey::Impl::attach(const std::vector<
 
 // Takes in what was counted since the last time; what that cost, in ns. `costs`: of each function,
 // whose calls are counted then; nullptr while not all probes of a batch are in place.
-double NativeSurvey::Impl::take_counts(std::map<uint32_t, double>* costs) {
+Result<double> NativeSurvey::Impl::take_counts(std::map<uint32_t, double>* costs) {
+    const auto read = engine_->read_counts();
+    if (!read) return read.error();
     double sum = 0;
-    for (const engine::Counts& counts : engine_->read_counts()) {
+    for (const engine::Counts& counts : *read) {
         if (counts.target >= functions_.size()) continue;
         uint64_t& before = counted_[{counts.target, counts.process}];
         const uint64_t more = counts.hits - before;
@@ -242,7 +244,9 @@ Result<bool> NativeSurvey::Impl::watch(const std::vector<uint32_t>& batch, nanos
                                        nanoseconds least) {
     auto links = attach(batch);
     if (!links) return std::move(links).error();
-    cost_ns_ += take_counts(nullptr);
+    const auto before = take_counts(nullptr);
+    if (!before) return before.error();
+    cost_ns_ += *before;
     const Clock::time_point start = Clock::now();
     std::map<uint32_t, double> costs;
     double cost = 0;
@@ -250,7 +254,9 @@ Result<bool> NativeSurvey::Impl::watch(const std::vector<uint32_t>& batch, nanos
     nanoseconds watched{0};
     do {
         std::this_thread::sleep_for(std::clamp<nanoseconds>(watched / 4, kLook, kLongestLook));
-        cost += take_counts(&costs);
+        const auto more = take_counts(&costs);
+        if (!more) return more.error();
+        cost += *more;
         watched = Clock::now() - start;
         // Twice the budget for a moment can be paid back; more must stop at once.
         is_too_dear = cost > 2 * options_.budget * static_cast<double>(watched.count()) &&
@@ -258,7 +264,9 @@ Result<bool> NativeSurvey::Impl::watch(const std::vector<uint32_t>& batch, nanos
     } while (!is_too_dear && !(*interrupted_)() &&
              (watched < least || (watched < time && !is_over())));
     engine::Links::release_all(std::move(*links));
-    cost_ns_ += cost + take_counts(nullptr);
+    const auto after = take_counts(nullptr);
+    if (!after) return after.error();
+    cost_ns_ += cost + *after;
     for (const uint32_t index : batch)
         if (!refused_.contains(index)) functions_[index].watched += watched;
     if (is_too_dear) mark_dear(costs, watched);

@@ -25,6 +25,9 @@
 #include "session/python_side.h"
 #include "session/reaper.h"
 #include "session/roots.h"
+#include "session/tree_counts.h"
+#include "session/tree_look.h"
+#include "session/unfinished.h"
 #include "targets/matcher.h"
 #include "util/clock.h"
 
@@ -53,6 +56,12 @@ constexpr auto kRescan = std::chrono::seconds(10);
 constexpr auto kTick = milliseconds(200);
 // While mapping records wake nobody.
 constexpr auto kModeratedTick = milliseconds(30);
+// Between looks at the whole tree, however many events are lost: one takes some milliseconds.
+constexpr auto kTreeLookPause = milliseconds(200);
+// While something keeps them from being complete.
+constexpr auto kFailedLookPause = std::chrono::seconds(1);
+constexpr auto kLossWarningPause = std::chrono::seconds(10);
+constexpr pid_t kEveryone = -1;
 
 // One file with targets, and how it is probed. Narrow: each member has probes of its own, and
 // nobody else pays for them, but a new child runs unprobed until the session has heard of it.
@@ -60,10 +69,26 @@ constexpr auto kModeratedTick = milliseconds(30);
 // instruction; right as long as no process outside the tree maps it. The kernel module's probes are
 // wide, and outsiders pay nothing for them.
 struct TargetFile {
-    std::vector<Probe> probes;
+    // Of these the first so many are in place.
+    struct Placed {
+        Links links;
+        size_t count = 0;
+    };
+    std::vector<Probe> probes; // only ever more
     bool wide = false;
-    Links wide_links;
-    std::map<uint32_t, Links> narrow; // by tgid
+    Placed for_all;
+    std::map<uint32_t, Placed> narrow; // by tgid
+};
+
+// What was lost of the tree's events and members, as far as it has been made up for.
+struct Losses {
+    uint64_t events = 0;
+    uint64_t members = 0;
+    uint64_t events_told = 0;
+    uint64_t members_told = 0;
+    bool has_failed = false; // the last look at the tree was not complete
+    Clock::time_point next_look{};
+    Clock::time_point next_warning{};
 };
 
 } // namespace
@@ -92,6 +117,7 @@ struct Session::Impl {
     std::vector<SkippedTarget> skipped;
     engine::Floors floors;
     Members members;
+    TreeCounts tree_counts;
 
     uint64_t armed_at_ns = 0; // monotonic_ns()
     const int64_t clock_offset_ns = process::monotonic_offset_of(getpid());
@@ -106,8 +132,11 @@ struct Session::Impl {
     Clock::time_point tokens_at = Clock::now();
     std::set<pid_t> mapped_lately;
     Clock::time_point mapped_since{};
-    uint64_t lost_events_told = 0;
     bool lost_mappings_told = false;
+    Losses losses;
+    std::set<std::pair<uint32_t, uint64_t>> left; // tgid and start time: no members, though alive
+    Unfinished unfinished;
+    std::set<FileKey> told_narrow; // files that could not be probed for all their processes
 
     Reaper reaper; // last: its probes go before the engine they lead to
 
@@ -135,11 +164,13 @@ struct Session::Impl {
     }
     void configure_all(const std::vector<Probe>& probes);
     bool may_be_narrow() const { return features.uprobe_multi_pid || !features.uprobe_multi; }
+    Result<void> place(const FileKey& key, TargetFile::Placed& placed, pid_t only);
     Result<void> probe_member(Member& member, const FileKey& key);
     Result<void> probe_all_files(Member& member);
-    Result<void> forward(const FileKey& key, const std::vector<Probe>& probes);
-    std::vector<pid_t> topmost(uint64_t mask);
-    void widen(const FileKey& key);
+    Result<void> forward(const FileKey& key, TargetFile::Placed& placed);
+    Result<std::vector<pid_t>> topmost(uint64_t mask);
+    Result<void> widen(const FileKey& key);
+    void put_off(const Member& member, const Error& error);
     void narrow(const FileKey& key);
     void refused(const std::vector<engine::RefusedProbe>& probes);
     std::string attach_path(const FileKey& key) const {
@@ -148,16 +179,18 @@ struct Session::Impl {
 
     // --- events
     void look_at(Member& member);
+    void try_unfinished();
     void handle(const engine::TreeEvent& event);
     void handle_events();
-    void make_up_for_lost_events();
+    void make_up_for_losses();
+    void take_in(const TreeLook& look);
     void handle_mappings();
     void probe_newborns();
     void advance_scan();
     void update_wake();
     void drop_probes(uint32_t tgid);
     void release_links();
-    std::vector<engine::Counts> take_counts();
+    std::vector<engine::Counts> latest_counts();
     Clock::duration longest_sleep() const;
 };
 
@@ -165,8 +198,8 @@ struct Session::Impl {
 void Session::Impl::release_links() {
     std::vector<Links> all;
     for (auto& [key, target_file] : files) {
-        all.push_back(std::exchange(target_file.wide_links, {}));
-        for (auto& [tgid, links] : target_file.narrow) all.push_back(std::move(links));
+        all.push_back(std::exchange(target_file.for_all, {}).links);
+        for (auto& [tgid, placed] : target_file.narrow) all.push_back(std::move(placed.links));
         target_file.narrow.clear();
     }
     Links::release_all(std::move(all));
@@ -240,9 +273,6 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options,
     return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
 
-// The tree, complete although processes fork meanwhile: forks are recorded from before the list is
-// read until every process of the list is a member, after which the kernel side adds their
-// children by itself.
 Result<void> Session::Impl::build_tree() {
     bpf->follow_children(options.follow_children);
     if (options.cgroup) {
@@ -250,66 +280,33 @@ Result<void> Session::Impl::build_tree() {
         if (!id) return std::move(id).error();
         bpf->set_cgroup(*id, kSessionRoot);
     }
-    bpf->record_edges(true);
-    auto listed = bpf->list_processes();
-    if (!listed) return std::move(listed).error();
-    auto found = find_roots(options, file, *listed, bpf->own_tgid());
-    if (!found) return std::move(found).error();
-    roots = std::move(*found);
-    for (const process::ListedProcess& process : *listed)
-        if (process.in_cgroup && process.tgid != bpf->own_tgid())
-            roots.bits[process.tgid] |= kSessionRoot;
-
-    std::vector<process::ForkEdge> edges;
-    std::vector<engine::TreeEvent> events;
-    std::map<uint32_t, uint64_t> added; // by us, or born as a member
-    std::set<uint32_t> foreign;         // below it, but not the caller's to slow
-    for (const process::ListedProcess& process : *listed)
-        if (!process::is_ours(process.pid)) foreign.insert(process.tgid);
-    // Until nobody is left to add: what forks from then on was a member before.
-    for (bool grew = true; grew;) {
-        for (engine::TreeEvent& event : bpf->drain_events()) {
-            using Type = engine::TreeEvent::Type;
-            if (event.type == Type::kEdge) {
-                edges.push_back({event.parent_tgid, event.tgid});
-                listed->push_back({event.tgid, event.parent_tgid, event.pid, event.start_time,
-                                   false, false, event.command, false});
-                continue;
-            }
-            if (event.type == Type::kFork || event.type == Type::kJoin)
-                added[event.tgid] |= event.roots;
-            events.push_back(std::move(event));
+    TreeQuestion question;
+    bool are_found = false; // one that has ended since is no error
+    question.roots = [&](const auto& listed) -> Result<std::map<uint32_t, uint64_t>> {
+        if (!std::exchange(are_found, true)) {
+            auto found = find_roots(options, file, listed, bpf->own_tgid());
+            if (!found) return std::move(found).error();
+            roots = std::move(*found);
         }
-        grew = false;
-        const auto tree = process::descendants(*listed, edges, roots.bits, options.follow_children,
-                                               bpf->own_tgid());
-        for (const auto& [tgid, bits] : tree) {
-            if (foreign.contains(tgid)) continue;
-            uint64_t& have = added[tgid];
-            if ((have & bits) == bits) continue;
-            auto done = bpf->add_member(tgid, bits);
-            if (!done) return std::move(done).error();
-            have |= bits;
-            grew |= *done;
-        }
-    }
-    bpf->record_edges(false);
-
-    // One that ended before it was added has no exit to come any more.
-    auto alive = bpf->list_processes();
-    if (!alive) return std::move(alive).error();
-    std::set<uint32_t> ended;
-    for (const auto& [tgid, bits] : added) ended.insert(tgid);
-    for (const process::ListedProcess& process : *alive)
-        if (!process.ended) ended.erase(process.tgid);
-    for (const uint32_t tgid : ended) bpf->remove_member(tgid);
-
-    for (const process::ListedProcess& process : *listed) {
-        const auto bits = added.find(process.tgid);
-        if (bits == added.end() || ended.contains(process.tgid)) continue;
-        members.add({process.tgid, process.pid, process.command, bits->second, true, {}});
-    }
-    for (const engine::TreeEvent& event : events) handle(event);
+        auto bits = roots.bits;
+        for (const process::ListedProcess& process : listed)
+            if (process.in_cgroup && process.tgid != bpf->own_tgid())
+                bits[process.tgid] |= kSessionRoot;
+        return bits;
+    };
+    // Below it, but not the caller's to slow.
+    question.may_belong = [](const auto& process) { return process::is_ours(process.pid); };
+    question.follow_children = options.follow_children;
+    const TreeLook look = look_at_tree(*bpf, question);
+    if (look.failure) return *look.failure;
+    if (look.lost_events > 0)
+        warn(
+            fmt::format("{} events of the process tree were lost in the last of several looks at "
+                        "it: processes that have just been forked may be missing",
+                        look.lost_events));
+    for (const auto& [process, bits] : *look.members)
+        members.add({process.tgid, process.pid, process.command, bits, true, {}});
+    for (const engine::TreeEvent& event : look.events) handle(event);
     if (members.all().empty())
         return make_error(ErrorKind::kNotFound, options.cgroup && options.pids.empty()
                                                     ? "no process is in cgroup " + *options.cgroup
@@ -365,7 +362,9 @@ Result<void> Session::Impl::find_targets() {
             other.files.insert(named.begin(), named.end());
     }
     for (auto& [tgid, member] : members.all())
-        if (auto probed = probe_all_files(member); !probed) return probed;
+        if (auto probed = probe_all_files(member); !probed)
+            return std::move(probed).error().with_context(
+                fmt::format("process {} ({})", member.pid, member.command));
     // A program that has not started yet can wait until its children are covered as well.
     if (!options.run_command.empty()) {
         do advance_scan();
@@ -501,27 +500,22 @@ void Session::Impl::take(Member& member, process::Findings&& findings) {
     for (auto& [key, probes] : fresh) {
         TargetFile& target_file = files[key];
         target_file.probes.insert(target_file.probes.end(), probes.begin(), probes.end());
-        std::vector<engine::RefusedProbe> failed;
-        if (kmod && target_file.wide) {
-            if (auto done = forward(key, probes); !done) warn(done.error().message);
-        } else if (target_file.wide && !is_out) {
-            auto links = bpf->attach_wide(attach_path(key), probes, failed);
-            if (links)
-                target_file.wide_links.append(std::move(*links));
-            else
-                warn_of(links.error(), "probe new functions of a file");
-        }
-        for (auto& [tgid, present] : target_file.narrow) {
-            const Member* other = members.find(tgid);
+        std::set<uint32_t> present;
+        if (target_file.wide) present.insert(member.tgid); // for all at once
+        for (const auto& [tgid, placed] : target_file.narrow) present.insert(tgid);
+        for (const uint32_t tgid : present) {
+            Member* other = members.find(tgid);
             if (!other || !other->alive) continue;
-            auto links = bpf->attach_narrow(attach_path(key), probes, other->pid, failed);
-            if (links)
-                present.append(std::move(*links));
-            else if (links.error().kind != ErrorKind::kNotFound) // it has ended
-                warn_of(links.error(), fmt::format("process {}", other->pid));
+            if (auto probed = probe_member(*other, key); !probed) put_off(*other, probed.error());
         }
-        refused(failed);
     }
+}
+
+// It is told of once, and tried again.
+void Session::Impl::put_off(const Member& member, const Error& error) {
+    if (unfinished.add(member.tgid, error.kind))
+        warn(fmt::format("process {} ({}): {}: it is not slowed everywhere; trying again",
+                         member.pid, member.command, error.message));
 }
 
 void Session::Impl::refused(const std::vector<engine::RefusedProbe>& probes) {
@@ -538,29 +532,36 @@ void Session::Impl::refused(const std::vector<engine::RefusedProbe>& probes) {
     }
 }
 
+// Puts the probes of a file in place that are not there yet; kEveryone: for all its processes.
+Result<void> Session::Impl::place(const FileKey& key, TargetFile::Placed& placed, pid_t only) {
+    const std::vector<Probe>& all = files[key].probes;
+    if (placed.count == all.size()) return {};
+    if (kmod) return forward(key, placed);
+    const std::vector<Probe> missing(all.begin() + static_cast<std::ptrdiff_t>(placed.count),
+                                     all.end());
+    std::vector<engine::RefusedProbe> failed;
+    auto links = only == kEveryone ? bpf->attach_wide(attach_path(key), missing, failed)
+                                   : bpf->attach_narrow(attach_path(key), missing, only, failed);
+    if (!links) return std::move(links).error();
+    refused(failed);
+    placed.links.append(std::move(*links));
+    placed.count = all.size();
+    return {};
+}
+
 Result<void> Session::Impl::probe_member(Member& member, const FileKey& key) {
     TargetFile& target_file = files[key];
-    if (is_out || target_file.probes.empty() || target_file.wide ||
-        target_file.narrow.contains(member.tgid))
-        return {};
-    if (kmod) {
-        target_file.wide = true;
-        return forward(key, target_file.probes);
-    }
-    if (!may_be_narrow()) { // this kernel filters by thread: all or nothing
-        widen(key);
-        return {};
-    }
-    std::vector<engine::RefusedProbe> failed;
-    auto links = bpf->attach_narrow(attach_path(key), target_file.probes, member.pid, failed);
-    if (!links) {
-        if (links.error().kind == ErrorKind::kNotFound) return {}; // it has ended
-        return std::move(links).error().with_context(
-            fmt::format("process {} ({})", member.pid, member.command));
-    }
-    refused(failed);
-    target_file.narrow[member.tgid] = std::move(*links);
-    return {};
+    if (is_out || target_file.probes.empty()) return {};
+    if (kmod) target_file.wide = true;
+    // A kernel that filters by thread: all or nothing.
+    if (!target_file.wide && !may_be_narrow()) return widen(key);
+    if (target_file.wide) return place(key, target_file.for_all, kEveryone);
+    TargetFile::Placed& placed = target_file.narrow[member.tgid];
+    auto done = place(key, placed, member.pid);
+    if (done) return done;
+    if (placed.count == 0) target_file.narrow.erase(member.tgid);
+    if (done.error().kind == ErrorKind::kNotFound) return {}; // it has ended
+    return done;
 }
 
 Result<void> Session::Impl::probe_all_files(Member& member) {
@@ -571,9 +572,9 @@ Result<void> Session::Impl::probe_all_files(Member& member) {
 
 // The living members that share a bit with the mask and whose parents don't: all others descend
 // from them, for as long as these live.
-std::vector<pid_t> Session::Impl::topmost(uint64_t mask) {
+Result<std::vector<pid_t>> Session::Impl::topmost(uint64_t mask) {
     auto listed = bpf->list_processes();
-    if (!listed) return {};
+    if (!listed) return std::move(listed).error().with_context("list the processes");
     const auto belongs = [&](uint32_t tgid) { return (bpf->member_roots(tgid) & mask) != 0; };
     std::vector<pid_t> pids;
     for (const process::ListedProcess& process : *listed)
@@ -584,41 +585,47 @@ std::vector<pid_t> Session::Impl::topmost(uint64_t mask) {
 }
 
 // Hands probes to the kernel module.
-Result<void> Session::Impl::forward(const FileKey& key, const std::vector<Probe>& probes) {
+Result<void> Session::Impl::forward(const FileKey& key, TargetFile::Placed& placed) {
+    const std::vector<Probe>& all = files[key].probes;
     std::map<uint64_t, std::vector<pid_t>> pids; // by mask
     std::vector<engine::RefusedProbe> failed;
-    for (const Probe& probe : probes) {
+    Result<void> done;
+    for (; placed.count < all.size(); ++placed.count) {
+        const Probe& probe = all[placed.count];
         const uint64_t mask = targets[probe.target].settings.root_mask;
-        if (!pids.contains(mask)) pids[mask] = topmost(mask);
+        if (!pids.contains(mask)) {
+            auto top = topmost(mask);
+            if (!top) {
+                done = std::move(top).error();
+                break;
+            }
+            pids[mask] = std::move(*top);
+        }
         const auto attached = kmod->attach(resolver->descriptor(key), probe, pids[mask]);
         if (attached) continue;
         const int error = attached.error().error_number;
-        if (error == ENOSPC)
-            return Error(attached.error())
-                .with_context("attach " + std::to_string(probes.size()) + " probes")
-                .with_hint("load it with max_targets=65536, or use --engine=bpf");
+        if (error == ENOSPC) {
+            done = Error(attached.error())
+                       .with_context("attach " + std::to_string(all.size()) + " probes")
+                       .with_hint("load it with max_targets=65536, or use --engine=bpf");
+            break;
+        }
         failed.push_back({probe, error});
     }
     refused(failed);
-    return {};
+    return done;
 }
 
-void Session::Impl::widen(const FileKey& key) {
+Result<void> Session::Impl::widen(const FileKey& key) {
     TargetFile& target_file = files[key];
-    if (target_file.wide) return;
-    std::vector<engine::RefusedProbe> failed;
-    auto links = bpf->attach_wide(attach_path(key), target_file.probes, failed);
-    if (!links) {
-        warn("cannot probe a file for all its processes: " + links.error().message);
-        return;
-    }
-    refused(failed);
-    target_file.wide_links = std::move(*links);
+    if (target_file.wide) return {};
+    if (auto placed = place(key, target_file.for_all, kEveryone); !placed) return placed;
     target_file.wide = true;
     // Both sets of probes are in place; each target changes from one to the other at once.
     configure_all(target_file.probes);
-    for (auto& [tgid, narrow_links] : target_file.narrow) reaper.release(std::move(narrow_links));
+    for (auto& [tgid, placed] : target_file.narrow) reaper.release(std::move(placed.links));
     target_file.narrow.clear();
+    return {};
 }
 
 void Session::Impl::narrow(const FileKey& key) {
@@ -627,16 +634,16 @@ void Session::Impl::narrow(const FileKey& key) {
     target_file.wide = false;
     for (auto& [tgid, member] : members.all())
         if (member.alive && member.files.contains(key))
-            if (auto probed = probe_member(member, key); !probed) warn(probed.error().message);
+            if (auto probed = probe_member(member, key); !probed) put_off(member, probed.error());
     configure_all(target_file.probes);
-    reaper.release(std::move(target_file.wide_links));
+    reaper.release(std::exchange(target_file.for_all, {}).links);
 }
 
 void Session::Impl::drop_probes(uint32_t tgid) {
     for (auto& [key, target_file] : files) {
         const auto own = target_file.narrow.find(tgid);
         if (own == target_file.narrow.end()) continue;
-        reaper.release(std::move(own->second));
+        reaper.release(std::move(own->second.links));
         target_file.narrow.erase(own);
     }
 }
@@ -646,17 +653,48 @@ void Session::Impl::drop_probes(uint32_t tgid) {
 void Session::Impl::look_at(Member& member) {
     if (!resolver) return; // the tree is still being built: all are looked at afterwards
     auto findings = resolver->look_at_process(member.pid);
-    if (!findings) return; // gone, or going: its exit tells
+    if (!findings) {
+        // Gone, or going: its exit tells.
+        if (findings.error().kind != ErrorKind::kNotFound) put_off(member, findings.error());
+        return;
+    }
     take(member, std::move(*findings));
-    if (auto probed = probe_all_files(member); !probed) warn(probed.error().message);
+    if (auto probed = probe_all_files(member); !probed)
+        put_off(member, probed.error());
+    else
+        unfinished.done(member.tgid);
     // An interpreter shows once its library is mapped, some time after the exec.
     if (python) python->attach({{member.pid, member.roots}}, false);
 }
 
-std::vector<engine::Counts> Session::Impl::take_counts() {
-    return members.fold(bpf->read_counts(), [this](uint32_t target, uint32_t tgid) {
-        bpf->forget_counts(target, tgid);
-    });
+void Session::Impl::try_unfinished() {
+    for (const uint32_t tgid : unfinished.due()) {
+        Member* member = members.find(tgid);
+        if (member && member->alive)
+            look_at(*member);
+        else
+            unfinished.forget(tgid);
+    }
+}
+
+// Of all engines; of BPF what was read last, should it not be to be had.
+std::vector<engine::Counts> Session::Impl::latest_counts() {
+    tree_counts.refresh(*bpf, members, warn);
+    std::vector<engine::Counts> result = tree_counts.latest();
+    if (kmod)
+        for (const engine::Counts& counts : kmod->read_counts()) result.push_back(counts);
+    auto python_sums = python_folded;
+    if (python)
+        for (const engine::Counts& counts : python->read_counts())
+            python_sums[{counts.target, counts.process}] += counts;
+    for (auto& [key, counts] : python_sums) {
+        const auto target = target_of_line.find(key.first);
+        if (target == target_of_line.end()) continue;
+        counts.target = target->second;
+        counts.process = key.second;
+        result.push_back(counts);
+    }
+    return result;
 }
 
 void Session::Impl::handle(const engine::TreeEvent& event) {
@@ -669,6 +707,7 @@ void Session::Impl::handle(const engine::TreeEvent& event) {
             Member& member = members.add({event.tgid, event.pid, event.command, event.roots, true,
                                           parent ? parent->files : std::set<FileKey>()});
             if (event.type == Type::kJoin) {
+                left.erase({event.tgid, event.start_time});
                 look_at(member);
             } else {
                 newborn.push_back({event.tgid, Clock::now()});
@@ -701,6 +740,8 @@ void Session::Impl::handle(const engine::TreeEvent& event) {
             const std::set<FileKey> mapped = member->files;
             members.ended(*member);
             drop_probes(event.tgid);
+            unfinished.forget(event.tgid);
+            if (event.type == Type::kLeave) left.insert({event.tgid, event.start_time});
             if (python && event.type == Type::kExit) python->exited(event.pid);
             if (event.type == Type::kLeave)
                 for (const FileKey& key : mapped) narrow(key);
@@ -718,22 +759,56 @@ void Session::Impl::handle_events() {
     if (fresh) python->all_forks_told();
 }
 
-// The kernel knows the members; where events were lost, they are asked for again.
-void Session::Impl::make_up_for_lost_events() {
-    const uint64_t lost = bpf->lost_events();
-    if (lost == lost_events_told) return;
-    warn(fmt::format("{} events of the process tree were lost: looking at all of it again",
-                     lost - lost_events_told));
-    auto listed = bpf->list_processes();
-    if (!listed) {
-        warn_of(listed.error(), "list the processes");
-        return; // and again at the next turn
+// Where the kernel could not tell of a member, or had no room for one, the tree is looked at again:
+// who is a member and not known here is, and whoever should be one becomes one.
+void Session::Impl::make_up_for_losses() {
+    const uint64_t events = bpf->lost_events();
+    const uint64_t missed = bpf->lost_members();
+    if (events == losses.events && missed == losses.members && !losses.has_failed) return;
+    const auto now = Clock::now();
+    if (now < losses.next_look) return;
+    losses.events = events;
+    losses.members = missed;
+    if (now >= losses.next_warning && !losses.has_failed) {
+        warn(
+            fmt::format("{} events of the process tree and {} processes in it were lost: looking "
+                        "at all of it again",
+                        events - std::exchange(losses.events_told, events),
+                        missed - std::exchange(losses.members_told, missed)));
+        losses.next_warning = now + kLossWarningPause;
     }
-    lost_events_told = lost;
+    TreeQuestion question;
+    question.roots = [this](const auto& listed) -> Result<std::map<uint32_t, uint64_t>> {
+        std::map<uint32_t, uint64_t> bits;
+        for (const process::ListedProcess& process : listed) {
+            uint64_t own = process.ended ? 0 : bpf->member_roots(process.tgid);
+            const Member* member = members.find(process.tgid);
+            if (own == 0 && !process.ended && member && member->alive)
+                left.insert({process.tgid, process.start_time}); // of which nobody told
+            if (process.in_cgroup && process.tgid != bpf->own_tgid()) own |= kSessionRoot;
+            if (own != 0) bits[process.tgid] = own;
+        }
+        return bits;
+    };
+    question.may_belong = [this](const auto& process) {
+        return process::is_ours(process.pid) &&
+               (process.in_cgroup || !left.contains({process.tgid, process.start_time}));
+    };
+    question.follow_children = options.follow_children;
+    const TreeLook look = look_at_tree(*bpf, question);
+    take_in(look);
+    if (look.failure && !losses.has_failed) warn_of(*look.failure, "look at the process tree");
+    losses.has_failed = look.failure.has_value();
+    losses.next_look = Clock::now() + (look.failure ? Clock::duration(kFailedLookPause)
+                                                    : Clock::duration(kTreeLookPause));
+}
+
+// Of a look at the tree: who is new, and who has gone.
+void Session::Impl::take_in(const TreeLook& look) {
+    for (const engine::TreeEvent& event : look.events) handle(event);
+    if (!look.members) return;
     std::set<uint32_t> living;
-    for (const process::ListedProcess& process : *listed) {
-        const uint64_t bits = process.ended ? 0 : bpf->member_roots(process.tgid);
-        if (bits == 0) continue;
+    for (const auto& [process, bits] : *look.members) {
         living.insert(process.tgid);
         Member* member = members.find(process.tgid);
         if (!member || !member->alive)
@@ -799,7 +874,7 @@ void Session::Impl::probe_newborns() {
             const bool grown = now - next.born >= kChildGrace;
             if (!grown && eager_tokens < 1) break;
             if (!grown) eager_tokens -= 1;
-            if (auto probed = probe_all_files(*member); !probed) warn(probed.error().message);
+            if (auto probed = probe_all_files(*member); !probed) put_off(*member, probed.error());
         }
         newborn.pop_front();
     }
@@ -811,7 +886,11 @@ void Session::Impl::advance_scan() {
     if (!options.follow_children || !mappings || is_out) return;
     if (!scan.running() && !scan.files().empty()) {
         for (const FileKey& key : scan.files())
-            if (!scan.shared().contains(key)) widen(key);
+            if (!scan.shared().contains(key))
+                if (auto done = widen(key); !done && told_narrow.insert(key).second)
+                    warn_of(done.error(),
+                            fmt::format("probe {} for all its processes at once",
+                                        targets[files[key].probes[0].target].container));
         scan = {};
         last_scan = Clock::now();
         update_wake();
@@ -850,6 +929,7 @@ Clock::duration Session::Impl::longest_sleep() const {
     Clock::duration sleep = newborn.empty() ? Clock::duration(kTick) : kChildGrace;
     if (kmod) sleep = std::min(sleep, kmod->until_next_change());
     if (mappings && mappings->moderated()) sleep = std::min<Clock::duration>(sleep, kModeratedTick);
+    if (const auto next = unfinished.until_next()) sleep = std::min(sleep, *next);
     return python ? std::min(sleep, python->longest_sleep()) : sleep;
 }
 
@@ -881,8 +961,10 @@ Result<void> Session::run_for(milliseconds timeout, int wake_fd) {
         if (impl_->kmod) impl_->kmod->tend();
         impl_->probe_newborns();
         impl_->advance_scan();
-        if (impl_->members.crowded()) (void)impl_->take_counts();
-        impl_->make_up_for_lost_events();
+        if (impl_->members.crowded())
+            impl_->tree_counts.refresh(*impl_->bpf, impl_->members, impl_->warn);
+        impl_->make_up_for_losses();
+        impl_->try_unfinished();
         if (impl_->bpf->member_count() == 0 && !impl_->options.cgroup)
             return make_error(ErrorKind::kNotFound, "no process of the tree is left");
         for (int i = 0; i < count; ++i)
@@ -968,15 +1050,13 @@ Result<void> Session::put_back() {
     self.is_out = false;
     for (auto& [key, target_file] : self.files) {
         if (!target_file.wide || target_file.probes.empty()) continue;
-        std::vector<engine::RefusedProbe> failed;
-        auto links = self.bpf->attach_wide(self.attach_path(key), target_file.probes, failed);
-        if (!links) return std::move(links).error();
-        self.refused(failed);
-        target_file.wide_links = std::move(*links);
+        if (auto placed = self.place(key, target_file.for_all, kEveryone); !placed) return placed;
     }
     for (auto& [tgid, member] : self.members.all())
         if (member.alive)
-            if (auto probed = self.probe_all_files(member); !probed) return probed;
+            if (auto probed = self.probe_all_files(member); !probed)
+                return std::move(probed).error().with_context(
+                    fmt::format("process {} ({})", member.pid, member.command));
     if (self.target_of_line.empty()) return {};
     for (const auto& [line, index] : self.target_of_line)
         self.targets[index].settings.enabled = true;
@@ -1027,7 +1107,8 @@ Snapshot Session::snapshot() {
     snapshot.lost_events = self.bpf->lost_events();
     snapshot.lost_members = self.bpf->lost_members();
 
-    snapshot.counts = counts();
+    snapshot.counts = self.latest_counts();
+    snapshot.counts_are_old = self.tree_counts.failure().has_value();
     if (self.kmod) {
         snapshot.lost_members += self.kmod->lost_members();
         if (const std::string trouble = self.kmod->take_trouble(); !trouble.empty())
@@ -1047,22 +1128,9 @@ Snapshot Session::snapshot() {
     return snapshot;
 }
 
-std::vector<engine::Counts> Session::counts() {
-    Impl& self = *impl_;
-    std::vector<engine::Counts> result = self.take_counts();
-    if (self.kmod)
-        for (const engine::Counts& counts : self.kmod->read_counts()) result.push_back(counts);
-    auto python_sums = self.python_folded;
-    if (self.python)
-        for (const engine::Counts& counts : self.python->read_counts())
-            python_sums[{counts.target, counts.process}] += counts;
-    for (auto& [key, counts] : python_sums) {
-        const auto target = self.target_of_line.find(key.first);
-        if (target == self.target_of_line.end()) continue;
-        counts.target = target->second;
-        counts.process = key.second;
-        result.push_back(counts);
-    }
+Result<std::vector<engine::Counts>> Session::counts() {
+    std::vector<engine::Counts> result = impl_->latest_counts();
+    if (const auto& failure = impl_->tree_counts.failure()) return Error(*failure);
     return result;
 }
 

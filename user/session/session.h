@@ -55,8 +55,9 @@ class Session {
 
     // The state and counters now.
     Snapshot snapshot();
-    // The counters alone, one per (target, process) seen.
-    std::vector<engine::Counts> counts();
+    // The counters alone, one per (target, process) seen. An error when they can't be read;
+    // snapshot() has those read last then, and says so.
+    Result<std::vector<engine::Counts>> counts();
     // What a call of a target costs with a delay of 0.
     nanoseconds floor(uint32_t target) const;
     // The kernel's table of the processes that belong (bpf/abi.h: sb_member by tgid), for other

@@ -81,6 +81,7 @@ struct Snapshot {
     uint64_t lost_events = 0;
     uint64_t lost_counts = 0;
     uint64_t lost_members = 0;
+    bool counts_are_old = false; // native ones, read last at an earlier time
 };
 
 } // namespace speedbump::session
