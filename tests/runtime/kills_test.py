@@ -295,11 +295,11 @@ class Round:
         return bool(found)
 
     def expect_nothing_stays(self, loader: subprocess.Popen) -> None:
-        self.targets.expect_as_before()
         wait_for(lambda: not processes(NAME), LONG, "all of its name have ended")
         wait_for(lambda: not any(map(is_ours, processes(KEEPER) + processes(GUARD))), LONG,
                  "its helpers have ended")
         wait_for(lambda: not control_files(loader.pid), LONG, "no control files stay")
+        self.targets.expect_as_before()
 
     def time_an_attach(self) -> float:
         start = time.monotonic()
