@@ -181,7 +181,7 @@ void add_experiment(CLI::App& app, Action& action) {
         ->add_option("--precision", arguments->precision,
                      "end when criticalities are known to within SHARE (5%)")
         ->type_name("SHARE");
-    add_duration(*command, "--time", arguments->time, "end after TIME [1m]");
+    add_duration(*command, "--time", arguments->time, "end after TIME [60s]");
     command->add_option("--seed", arguments->seed, "of the random order of arms [random]")
         ->type_name("N");
     command

@@ -110,7 +110,7 @@ std::string rate_of(const SurveyedFunction& function) {
 }
 
 std::string native_line(const NativeEntry& entry) {
-    return targets_line({entry.path, entry.name, "", 0, 0, false});
+    return targets_line({entry.path, entry.name, "", 0, 0, false, {}});
 }
 
 std::string python_table(const Discovery& discovery, const std::vector<PythonEntry>& entries,

@@ -27,10 +27,11 @@ bool is_python_target(const targets::TargetLine& line) {
 constexpr auto kSafePointTimeout = std::chrono::milliseconds(500);
 constexpr auto kInterpreterTimeout = std::chrono::milliseconds(2000);
 
-// Whether an interpreter is in the process, ready or not.
-bool has_interpreter(pid_t pid) {
+// Whether an interpreter is in the process, ready or not. Where that can't be seen for want of
+// descriptors or memory there may be one: the attempt to enter it tells of that.
+bool may_have_interpreter(pid_t pid) {
     const auto found = process::find_interpreters(pid);
-    return found && !found->empty();
+    return found ? !found->empty() : found.error().kind == ErrorKind::kIo;
 }
 
 } // namespace
@@ -103,7 +104,7 @@ void PythonSide::attach(const std::vector<std::pair<pid_t, uint64_t>>& processes
     for (const auto& [pid, roots] : processes_and_roots) {
         if (attached_.contains(pid)) continue;
         Attempt& attempt = attempts_[pid];
-        if (!attempt.is_idle() || !has_interpreter(pid)) continue;
+        if (!attempt.is_idle() || !may_have_interpreter(pid)) continue;
         attempt.roots = roots;
         if (wait)
             waited_for[roots].push_back(pid);
@@ -218,7 +219,7 @@ void PythonSide::tend() {
     for (auto& [pid, attempt] : attempts_) {
         if (attempt.next > now) continue;
         attempt.next = Clock::time_point::max();
-        if (!attached_.contains(pid) && has_interpreter(pid)) begin(pid, attempt);
+        if (!attached_.contains(pid) && may_have_interpreter(pid)) begin(pid, attempt);
     }
 }
 
