@@ -80,10 +80,10 @@ bool can_start_at_top() {
         if (!top_cgroup().valid()) return false;
         const pid_t pid = start_in(top_cgroup(), 0);
         if (pid == 0) ::_exit(0);
-        int status = 1;
+        int status = 0;
         while (pid > 0 && ::waitpid(pid, &status, __WALL) < 0 && errno == EINTR) {
         }
-        return status == 0;
+        return pid > 0 && !WIFSIGNALED(status);
     }();
     return can;
 }
