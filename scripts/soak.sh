@@ -108,7 +108,7 @@ count() {
 cases() { # cases FILE TEST...
     local file=$1
     shift
-    /usr/bin/python3 -B "tests/runtime/${file}_test.py" "$@"
+    SPEEDBUMP_SEED=$RANDOM tests/ahead.sh /usr/bin/python3 -B "tests/runtime/${file}_test.py" "$@"
 }
 
 # What the rounds of a campaign do, one after the other.

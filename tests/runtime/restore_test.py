@@ -75,7 +75,7 @@ def kill_at_random_moments(kills: int) -> None:
     """SIGKILL during load, attach, arming and later: the code is the file's again, at once."""
     target = start_puppet()
     path = targets_file("+exe:* delay=10ms every=1000")
-    random.seed(1)
+    random.seed(int(os.environ.get("SPEEDBUMP_SEED", "1")))
     attached = 0
     # As long as an attach takes here and now, and as long again.
     start = time.monotonic()
@@ -101,7 +101,7 @@ def kill_while_it_takes_probes_out(kills: int) -> None:
     """The kernel leaves breakpoints when the task that removes them is killed: not from us."""
     target = start_puppet()
     path = targets_file("+exe:* delay=10ms every=1000\n+libc.so.6:str* delay=0")
-    random.seed(2)
+    random.seed(int(os.environ.get("SPEEDBUMP_SEED", "2")))
     midway = 0
     for _ in range(kills):
         loader = attach_quietly(target, path)
@@ -166,7 +166,7 @@ class Moment:
 def kill_while_a_mark_is_counted(kills: int) -> None:
     """A mark's semaphore is down again and its breakpoint gone, whether the loader is killed as it
     begins to count or as it lets go."""
-    random.seed(3)
+    random.seed(int(os.environ.get("SPEEDBUMP_SEED", "3")))
     service = MarkedService()
     start = time.monotonic()
     loader = service.experiment()

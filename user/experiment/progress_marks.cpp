@@ -73,6 +73,9 @@ class MarkSites : public ProgressSites {
     Result<std::vector<Site>> sites_in(const Fd& file, const std::string& path,
                                        const process::FileKey& key) const {
         const auto marks = elf::read_marks(file.get(), path);
+        // A glob may name what is no ELF file of this machine, and so has no marks.
+        if (!marks && binary_.is_glob && marks.error().kind == ErrorKind::kInvalid)
+            return std::vector<Site>{};
         if (!marks) return marks.error();
         const auto refuse = [&](const std::string& why) {
             return make_error(
