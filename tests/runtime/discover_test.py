@@ -336,10 +336,14 @@ int main(int argc, char **argv) {
 
 def test_what_runs_is_counted_and_what_does_not_is_one_number() -> None:
     folder = scratch()
-    never = "".join(f"int never_{i}(int x) {{ return x + {i}; }}\n" for i in range(20_000))
-    (folder / "main.c").write_text(FEW_OF_MANY + never)
+    # In assembler, as a compiler would take long; each begins with an instruction that is stepped.
+    never = "".join(
+        f".globl never_{i}\n.type never_{i}, @function\nnever_{i}: lea {i}(%rdi), %eax\nret\n"
+        f".size never_{i}, .-never_{i}\n" for i in range(20_000))
+    (folder / "main.c").write_text(FEW_OF_MANY)
+    (folder / "never.s").write_text('.section .note.GNU-stack,"",@progbits\n.text\n' + never)
     subprocess.run(
-        [need("gcc"), "-O1", "-fno-inline", "-o", "main", "main.c"], cwd=folder, check=True
+        [need("gcc"), "-O1", "-fno-inline", "-o", "main", "main.c", "never.s"], cwd=folder, check=True
     )
     path, shared = counter(folder)
     process = subprocess.Popen([str(folder / "main"), str(path)])

@@ -288,7 +288,7 @@ def storm(chains: int, leaves: int) -> None:
             process.stdin.flush()
             alive, fast, forks = map(int, process.stdout.readline().split())
             assert process.wait() == 0
-            final = session.wait()
+            final = session.wait(loses=True)
         print(f"  {forks} forks, {alive} alive, {fast} not slowed")
         assert alive >= chains and fast == 0, (alive, fast)
         assert calls(final, "work_push") == 3 * alive

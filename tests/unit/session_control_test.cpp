@@ -590,11 +590,11 @@ bool goes_away(const std::string& path) {
     return !std::filesystem::exists(path);
 }
 
-// The guard of a session: the child of the process that is a session leader, or -1.
+// The guard of a session: the child of the process that leads a process group, or -1.
 pid_t find_guard(pid_t session) {
     for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
         const pid_t pid = std::atoi(entry.path().filename().c_str());
-        if (pid <= 0 || ::getsid(pid) != pid) continue;
+        if (pid <= 0 || ::getpgid(pid) != pid) continue;
         std::string stat(512, '\0');
         const Fd file(::open((entry.path() / "stat").c_str(), O_RDONLY));
         if (::read(file.get(), stat.data(), stat.size()) <= 0) continue;

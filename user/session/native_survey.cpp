@@ -299,7 +299,9 @@ void NativeSurvey::Impl::pay_back() const {
 Result<void> NativeSurvey::Impl::watch_seen(Clock::time_point end) {
     std::vector<uint32_t> batch(seen_);
     std::iota(batch.begin(), batch.end(), 0);
-    while (!batch.empty() && Clock::now() < end && !is_over()) {
+    // Once in any case: it is what the user came for.
+    for (bool is_first = true; !batch.empty() && !(*interrupted_)(); is_first = false) {
+        if (!is_first && Clock::now() >= end) break;
         const auto cheap = watch(batch, end - Clock::now(), kLongEnough);
         if (!cheap) return cheap.error();
         if (*cheap) break;

@@ -105,7 +105,10 @@ bool write_to(const char* path, const char* text, int directory = AT_FDCWD) {
 }
 
 void step_aside(const char* name, const Range& arguments, bool is_killed_first) {
-    ::setsid();
+    // Not a session of its own: the kernel shares the CPUs between sessions first
+    // (sched_autogroup), and a new one waits long for its share beside a busy one that has a high
+    // priority.
+    ::setpgid(0, 0);
     // Only then, as a move waits for every fork and exit of the machine.
     if (!can_start_at_top() && top_cgroup().valid())
         write_to("cgroup.procs", "0", top_cgroup().get());
