@@ -58,15 +58,7 @@ fi
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=true
 
 results=$(mktemp -d)
-beside= # a process group that is to end with this script
-# shellcheck disable=SC2317 # the trap calls it
-clean_up() {
-    [ -z "$beside" ] || kill -- "-$beside" 2>/dev/null || true
-    rm -rf "$results"
-}
-trap clean_up EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
+trap 'rm -rf "$results"' EXIT
 jobs=$(nproc)
 failed=0
 
@@ -125,33 +117,9 @@ run_all() {
     return "$status"
 }
 
-# What judges the times of real processes runs one at a time, ahead of all else (tests/ahead.sh); what
-# does not fills the time in which those wait. An emulated machine's clock counts instructions.
-timed=() others=()
-for run in "${runs[@]}"; do
-    case $run in
-    runtime | python | campaign) timed+=("$run") ;;
-    *) others+=("$run") ;;
-    esac
-done
-
 release_built=yes
 build release || release_built=no
-if [ ${#timed[@]} -gt 0 ] && [ ${#others[@]} -gt 0 ]; then
-    say "beside the tests that follow: ${others[*]}; what they print comes after"
-    set -m # a process group of its own, to end it as a whole
-    (run_all "${others[@]}") >"$results/others.log" 2>&1 &
-    beside=$!
-    set +m
-elif [ ${#others[@]} -gt 0 ]; then
-    run_all "${others[@]}" || failed=1
-fi
-[ ${#timed[@]} = 0 ] || run_all "${timed[@]}" || failed=1
-if [ -n "$beside" ]; then
-    wait "$beside" || failed=1
-    beside=
-    cat "$results/others.log"
-fi
+run_all "${runs[@]}" || failed=1
 
 say "summary"
 status=0

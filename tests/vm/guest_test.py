@@ -232,6 +232,9 @@ def test_what_others_do_to_a_session_is_told() -> None:
     for command, words in (("disable", "switched the kernel module off"), ("clear", "removed")):
         with Session(PUSH, pid=target.pid) as session:
             expect_slowed(target, "work_push", MS)
+            # What the module had counted when a target is removed is gone but for what was read.
+            wait_for(lambda: any(calls(one, "work_push") >= 20 for one in session.documents
+                                 if one["type"] == "sample"), 30, "a sample of the calls")
             subprocess.run(["sbctl", command], check=True)
             wait_for(lambda: words in "".join(session.warnings), 5, words)
             expect_unslowed(target, "work_push", MS)
