@@ -4,6 +4,8 @@
 #
 #   scripts/test.sh [--no-setup] [--long] [LABEL...]   LABEL: those of `order` below; default: all
 #   of them; and by name vm, a part of kmod, and tsan
+#   scripts/test.sh --into FOLDER LABEL...   leaves the results there and counts nothing; it calls
+#   itself so
 #
 # --long also runs the campaigns, which take hours. The last line is "N passed, M failed, K skipped".
 # The exit status is 0 when nothing failed; a run that lacks a test of the sources has failed.
@@ -17,21 +19,27 @@ say() { printf '\n== %s\n' "$*"; }
 
 with_setup=yes
 long=
+into=
 runs=()
-for argument in "$@"; do
-    case $argument in
+while [ $# -gt 0 ]; do
+    case $1 in
     --no-setup) with_setup= ;;
     --long) long=yes ;;
+    --into)
+        into=$2 with_setup=
+        shift
+        ;;
     *)
         case " ${order[*]} vm tsan " in
-        *" $argument "*) runs+=("$argument") ;;
+        *" $1 "*) runs+=("$1") ;;
         *)
-            echo "unknown label '$argument': ${order[*]} vm tsan" >&2
+            echo "unknown label '$1': ${order[*]} vm tsan" >&2
             exit 2
             ;;
         esac
         ;;
     esac
+    shift
 done
 [ ${#runs[@]} -gt 0 ] || runs=("${order[@]}")
 [ -z "$long" ] || runs+=(campaign)
@@ -57,8 +65,16 @@ fi
 # Objects are shared between clones, wherever they lie.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=true
 
-results=$(mktemp -d)
-trap 'rm -rf "$results"' EXIT
+results=${into:-$(mktemp -d)}
+beside= # a session that is to end with this script
+# shellcheck disable=SC2317 # the trap calls it
+clean_up() {
+    [ -z "$beside" ] || kill -- "-$beside" 2>/dev/null || true
+    [ -n "$into" ] || rm -rf "$results"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 jobs=$(nproc)
 failed=0
 
@@ -119,7 +135,38 @@ run_all() {
 
 release_built=yes
 build release || release_built=no
-run_all "${runs[@]}" || failed=1
+if [ -n "$into" ]; then
+    run_all "${runs[@]}"
+    exit
+fi
+
+# What judges the times of real processes runs one at a time and ahead of all else (tests/ahead.sh).
+# The rest has the time in which those wait: behind everything, in a session of its own, since the
+# kernel shares the CPUs between sessions first. An emulated machine's clock counts instructions.
+timed=() others=()
+for run in "${runs[@]}"; do
+    case $run in
+    runtime | python | campaign) timed+=("$run") ;;
+    *) others+=("$run") ;;
+    esac
+done
+if [ "$release_built" = yes ] && [ ${#timed[@]} -gt 0 ] && [ ${#others[@]} -gt 0 ]; then
+    say "beside the tests that follow: ${others[*]}; what they print comes after"
+    # shellcheck disable=SC2016 # expanded there
+    setsid sh -c '
+        [ ! -e /proc/self/autogroup ] || echo 19 >/proc/self/autogroup
+        exec nice -n 19 "$@"' sh scripts/test.sh --into "$results" "${others[@]}" >"$results/others.log" 2>&1 &
+    beside=$!
+    runs_here=("${timed[@]}")
+else
+    runs_here=("${runs[@]}")
+fi
+run_all "${runs_here[@]}" || failed=1
+if [ -n "$beside" ]; then
+    wait "$beside" || failed=1
+    beside=
+    cat "$results/others.log"
+fi
 
 say "summary"
 status=0
