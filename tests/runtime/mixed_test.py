@@ -110,9 +110,9 @@ def test_each_world_slows_alone_and_both_together() -> None:
                   f"{native / MS:.0f} ms in each of {steps // requests} native calls")
             assert min(times) > asked * 0.97, (min(times), asked)
             assert final["all"]["measured_ns"] > asked * requests * 0.97, (final["all"], asked)
-            assert cpu < asked * 1.1 + plain * 2, (cpu, asked, plain)
+            assert cpu < plain + asked * 1.5, (cpu, asked, plain)  # not twice
         _, after = cost()
-        assert after < plain * 2, (after, plain)
+        assert after < plain + min(PYTHON_DELAY, NATIVE_DELAY) / 2, (after, plain)
 
 
 def test_every_request_is_answered_under_load_throughout() -> None:

@@ -72,7 +72,8 @@ def benchmark(port: int, requests: int) -> float:
 
 
 def test_redis_gets_slower_by_hits_times_delay() -> None:
-    """The server has one thread: each command takes what it took, and the delay."""
+    """The server has one thread: each command takes what it took, and one delay; afterwards none. What
+    it took is 4.5 to 13 us of CPU, as many as the server finds waiting whenever it is woken."""
     requests = 10_000
     with redis() as server:
         def cost() -> tuple[float, float]:
@@ -91,10 +92,10 @@ def test_redis_gets_slower_by_hits_times_delay() -> None:
             print(f"  {plain:.1f} us of CPU a request before; {spent:.1f} us, {cpu:.1f} of CPU, "
                   f"at {delay_us} us")
             assert spent > delay_us, (spent, delay_us)
-            assert cpu < delay_us * 1.1 + plain * 2, (cpu, delay_us, plain)
+            assert cpu < plain + delay_us * 1.5, (cpu, delay_us, plain)
             assert final["all"]["measured_ns"] > count * delay_us * 1000 * 0.99, final["all"]
         _, after = cost()
-        assert after < plain * 2, (after, plain)
+        assert after < plain + 50 / 2, (after, plain)
         expect_restored(server.pid)
 
 
@@ -168,9 +169,9 @@ def test_nginx_workers_are_slowed_and_restored() -> None:
         print(f"  {plain:.0f} us of CPU a request before; {spent:.0f} us, {cpu:.0f} of CPU, with "
               f"{per_request:.2f} delays of {delay_us} us")
         assert spent > per_request * delay_us, (spent, per_request)
-        assert cpu < per_request * delay_us * 1.1 + plain * 3, (cpu, per_request, plain)
+        assert cpu < plain + per_request * delay_us * 1.5, (cpu, per_request, plain)
         _, after = cost()
-        assert after < plain * 3, (after, plain)
+        assert after < plain + delay_us / 2, (after, plain)
         for pid in [master.pid, *workers]:
             expect_restored(pid)
 
@@ -246,9 +247,9 @@ def test_postgres_backends_are_slowed_and_restored() -> None:
               f"delay of {delay_us} us, measured {measured:.0f} us")
         assert spent > delay_us and measured > delay_us * 0.99, (spent, measured)
         # The time of processes that have ended comes in steps; others than backends end, too.
-        assert cpu < delay_us * 1.2 + plain * 3, (cpu, plain)
+        assert cpu < plain + delay_us * 1.5, (cpu, plain)
         _, after = cost()
-        assert after < plain * 3 + 200, (after, plain)
+        assert after < plain + delay_us / 2, (after, plain)
         expect_restored(server.pid)
 
 
