@@ -5,6 +5,7 @@
 //   load LIBRARY       1: it is mapped now
 //   gap MILLISECONDS   starts a thread that notes the longest time it was held up
 //   longest            ends that thread; nanoseconds
+// What libraries print when they are loaded goes to its standard error.
 #include <dlfcn.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -63,16 +64,18 @@ int main() {
     std::atomic<bool> watching{false};
     std::atomic<int64_t> longest{0};
     std::thread watcher;
-    char line[256];
+    FILE* const answers = fdopen(dup(STDOUT_FILENO), "w");
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+    char line[1024];
     while (std::fgets(line, sizeof(line), stdin)) {
-        char name[64];
+        char name[512];
         long count = 0;
-        if (std::sscanf(line, "calls %63s %ld", name, &count) == 2) {
-            std::printf("%.2f\n", calls(functions.at(name), count));
+        if (std::sscanf(line, "calls %511s %ld", name, &count) == 2) {
+            std::fprintf(answers, "%.2f\n", calls(functions.at(name), count));
         } else if (std::sscanf(line, "forks %ld", &count) == 1) {
-            std::printf("%.2f\n", forks(count));
-        } else if (std::sscanf(line, "load %63s", name) == 1) {
-            std::printf("%d\n", dlopen(name, RTLD_NOW) != nullptr ? 1 : 0);
+            std::fprintf(answers, "%.2f\n", forks(count));
+        } else if (std::sscanf(line, "load %511s", name) == 1) {
+            std::fprintf(answers, "%d\n", dlopen(name, RTLD_NOW) != nullptr ? 1 : 0);
         } else if (std::strncmp(line, "gap", 3) == 0) {
             watching = true;
             longest = 0;
@@ -86,15 +89,15 @@ int main() {
                     before = now;
                 }
             });
-            std::printf("0\n");
+            std::fprintf(answers, "0\n");
         } else if (std::strncmp(line, "longest", 7) == 0) {
             watching = false;
             if (watcher.joinable()) watcher.join();
-            std::printf("%ld\n", static_cast<long>(longest.load()));
+            std::fprintf(answers, "%ld\n", static_cast<long>(longest.load()));
         } else {
-            std::printf("-1\n");
+            std::fprintf(answers, "-1\n");
         }
-        std::fflush(stdout);
+        std::fflush(answers);
     }
     if (watcher.joinable()) {
         watching = false;

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -51,15 +52,19 @@ struct Sample {
 // A bench_target process that is asked questions over pipes.
 class Target {
   public:
-    explicit Target(const std::string& path) {
+    // PATH, run by `loader` (a dynamic linker and its options) where there is one.
+    explicit Target(const std::string& path, std::vector<std::string> loader = {}) {
         int to[2], from[2];
         if (pipe2(to, O_CLOEXEC) != 0 || pipe2(from, O_CLOEXEC) != 0) fail("pipe");
         posix_spawn_file_actions_t actions;
         posix_spawn_file_actions_init(&actions);
         posix_spawn_file_actions_adddup2(&actions, to[0], 0);
         posix_spawn_file_actions_adddup2(&actions, from[1], 1);
-        char* arguments[] = {const_cast<char*>(path.c_str()), nullptr};
-        if (posix_spawn(&pid_, path.c_str(), &actions, nullptr, arguments, environ) != 0)
+        loader.push_back(path);
+        std::vector<char*> arguments;
+        for (std::string& one : loader) arguments.push_back(one.data());
+        arguments.push_back(nullptr);
+        if (posix_spawn(&pid_, arguments[0], &actions, nullptr, arguments.data(), environ) != 0)
             fail("cannot start " + path);
         posix_spawn_file_actions_destroy(&actions);
         close(to[0]);
@@ -241,19 +246,42 @@ void outsider(const std::string& path) {
 struct ManyFunctions {
     std::string label;
     std::string targets;
-    std::vector<std::string> libraries{}; // that the target maps for it
+    std::string library{};             // that the target maps for it
+    std::vector<std::string> loader{}; // of the target, where that library needs another
 };
+
+// The root that scripts/torch-root.sh makes, with PyTorch and what it needs; the target runs on its
+// libraries.
+std::vector<std::string> loader_of_torch(const std::filesystem::path& libraries) {
+    std::string folders;
+    for (const char* folder : {"", "blas", "lapack"})
+        folders += (folders.empty() ? "" : ":") + (libraries / folder).string();
+    return {libraries / "ld-linux-x86-64.so.2", "--library-path", folders};
+}
+
+std::filesystem::path torch_libraries() {
+    const auto variable = [](const char* name) -> std::filesystem::path {
+        const char* value = std::getenv(name);
+        return value != nullptr ? value : "";
+    };
+    auto cache = variable("XDG_CACHE_HOME");
+    if (cache.empty()) cache = variable("HOME") / ".cache";
+    return cache / "speedbump/torch-root/usr/lib/x86_64-linux-gnu";
+}
 
 void attach_one(const std::string& path, const ManyFunctions& many) {
     Sample attached, detached, paused;
     size_t targets = 0, skipped = 0;
     for (int round = 0; round < 5; ++round) {
-        Target target(path);
-        for (const std::string& library : many.libraries)
-            if (target.ask("load " + library) != 1) {
-                fmt::print("{:>12}: {} is not here\n", many.label, library);
-                return;
-            }
+        if (!many.loader.empty() && !std::filesystem::exists(many.loader[0])) {
+            fmt::print("{:>12}: {} is not here\n", many.label, many.loader[0]);
+            return;
+        }
+        Target target(path, many.loader);
+        if (!many.library.empty() && target.ask("load " + many.library) != 1) {
+            fmt::print("{:>12}: {} is not here\n", many.label, many.library);
+            return;
+        }
         target.ask("gap 1");
         std::this_thread::sleep_for(50ms);
         const auto begin = Clock::now();
@@ -281,17 +309,25 @@ void attach_many(const std::string& path) {
         "the longest time the target stood still\n");
     fmt::print("{:>12} {:>10} {:>8} {:>20} {:>20} {:>20}\n", "what", "functions", "skipped",
                "attach", "detach", "pause");
+    const std::filesystem::path torch = torch_libraries();
+    const std::string torch_cpu = torch / "libtorch_cpu.so.2.6";
     for (const ManyFunctions& many : {
              ManyFunctions{"one", "+exe:many_5000 delay=0ns\n"},
              ManyFunctions{"some", "+exe:many_50[0-9][0-9] delay=0ns\n"},
              ManyFunctions{"many", "+exe:many_* delay=0ns\n"},
              ManyFunctions{"libc", "+libc.so.6:* delay=0ns\n"},
-             ManyFunctions{"libsqlite3", "+libsqlite3.so.0:* delay=0ns\n", {"libsqlite3.so.0"}},
-             ManyFunctions{"libcrypto", "+libcrypto.so.3:* delay=0ns\n", {"libcrypto.so.3"}},
+             ManyFunctions{"libsqlite3", "+libsqlite3.so.0:* delay=0ns\n", "libsqlite3.so.0"},
+             ManyFunctions{"libcrypto", "+libcrypto.so.3:* delay=0ns\n", "libcrypto.so.3"},
              ManyFunctions{"four",
                            "+libcrypto.so.3:* delay=0ns\n+libc.so.6:* delay=0ns\n"
                            "+libm.so.6:* delay=0ns\n+libstdc++.so.6:* delay=0ns\n",
-                           {"libcrypto.so.3"}},
+                           "libcrypto.so.3"},
+             ManyFunctions{"libtorch_ops",
+                           "+libtorch_cpu.so.2.6:at::_ops::* delay=0ns\n"
+                           "+libtorch_cpu.so.2.6:at::native::* delay=0ns\n",
+                           torch_cpu, loader_of_torch(torch)},
+             ManyFunctions{"libtorch_cpu", "+libtorch_cpu.so.2.6:* delay=0ns\n", torch_cpu,
+                           loader_of_torch(torch)},
          })
         attach_one(path, many);
 }
