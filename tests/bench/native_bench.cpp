@@ -254,7 +254,7 @@ struct ManyFunctions {
 // libraries.
 std::vector<std::string> loader_of_torch(const std::filesystem::path& libraries) {
     std::string folders;
-    for (const char* folder : {"", "blas", "lapack"})
+    for (const char* folder : {"", "blas", "lapack", ".."})
         folders += (folders.empty() ? "" : ":") + (libraries / folder).string();
     return {libraries / "ld-linux-x86-64.so.2", "--library-path", folders};
 }
