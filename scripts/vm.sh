@@ -22,7 +22,8 @@ newest of Debian sid (needs root and debootstrap), or a folder that has `vmlinuz
                       path). Repeatable.
   --module NAME       load this module of the kernel, and what it depends on, first. Repeatable.
   --append TEXT       more words for the kernel's command line. Repeatable.
-  --cpus N            (2; 6.1: 1)    --memory MIB  (1024)    --timeout SECONDS  (600)
+  --cpus N            (2; 6.1: 1)    --memory MIB  (1024)
+  --timeout SECONDS   (600) of CPU time, and at most 6 times that
   --log FILE          keep the console there (it is shown when the run fails)
 
 COMMAND runs as root in a machine that has busybox and what was added, with /proc, /sys, /dev, /tmp,
@@ -350,18 +351,22 @@ if [ -z "$cpus" ]; then
 fi
 ended=0
 # no_timer_check: on a busy host an emulated timer fails the kernel's test of it
-timeout --foreground "$limit" qemu-system-x86_64 "${acceleration[@]}" -cpu "$processor" \
-    -smp "$cpus" -m "$memory" -nodefaults -no-user-config -display none -no-reboot \
-    -kernel "$kernel/vmlinuz" -initrd "$work/initrd" \
-    -append "console=ttyS0 panic=-1 loglevel=5 no_timer_check tsc=reliable mitigations=off rdinit=/init ${append[*]}" \
-    -serial stdio -serial "file:$work/status" -serial "file:$work/dmesg" \
-    </dev/null 2>"$work/qemu" | tee "$work/console" | grep --line-buffered -av '^\[ *[0-9.]*\] ' ||
+(
+    ulimit -S -c 0 -t "$limit"
+    exec timeout --foreground $((6 * limit)) qemu-system-x86_64 "${acceleration[@]}" -cpu "$processor" \
+        -smp "$cpus" -m "$memory" -nodefaults -no-user-config -display none -no-reboot \
+        -kernel "$kernel/vmlinuz" -initrd "$work/initrd" \
+        -append "console=ttyS0 panic=-1 loglevel=5 no_timer_check tsc=reliable mitigations=off rdinit=/init ${append[*]}" \
+        -serial stdio -serial "file:$work/status" -serial "file:$work/dmesg"
+) </dev/null 2>"$work/qemu" | tee "$work/console" | grep --line-buffered -av '^\[ *[0-9.]*\] ' ||
     ended=${PIPESTATUS[0]}
 
 [ -z "$log" ] || cat "$work/console" "$work/dmesg" >"$log"
 problem=''
 if [ "$ended" = 124 ]; then
-    problem="no end within $limit s"
+    problem="no end within $((6 * limit)) s"
+elif [ "$ended" = $((128 + 24)) ]; then # SIGXCPU
+    problem="no end within $limit s of CPU time"
 elif ! grep -qxE '[0-9]+' <(tr -d '\r' <"$work/status"); then
     problem="no exit status: $(tr -d '\r' <"$work/status" | tail -1) $(tail -2 "$work/qemu")"
 fi
