@@ -73,7 +73,7 @@ def all_probed(files: Iterable[str], pid: int) -> Iterator[None]:
         final = session.stop()
     counted = sum(one["calls"] for one in final["targets"])
     print(f"  {len(final['targets'])} functions, {counted} calls", flush=True)
-    assert counted > 1000, session.matched
+    assert counted > 1000, counted
 
 
 def compare(program: Program) -> None:
