@@ -16,8 +16,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "elf/ifunc.h"
 #include "elf/image.h"
+#include "process/ifunc.h"
 #include "process/symbol_matcher.h"
 #include "targets/matcher.h"
 #include "util/passing.h"
@@ -107,7 +107,7 @@ struct Sighting {
     std::vector<std::string> paths; // as its process sees it, and by its other names
     bool is_main_executable = false;
     std::string debug_root;
-    elf::IfuncResolver* ifuncs = nullptr; // of the process; none when looked at by path
+    IfuncResolver* ifuncs = nullptr; // of the process; none when looked at by path
 };
 
 } // namespace
@@ -407,7 +407,7 @@ Result<Findings> Resolver::look_at_process(pid_t pid) {
 
     findings.matches = std::exchange(impl.held.matches, {});
     findings.skipped = std::exchange(impl.held.skipped, {});
-    elf::IfuncResolver ifuncs(pid, *maps);
+    IfuncResolver ifuncs(pid, *maps);
 
     struct Seen {
         const Mapping* mapping;
