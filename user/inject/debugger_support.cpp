@@ -14,13 +14,13 @@
 #include "inject/bootstrap.h"
 #include "inject/target_files.h"
 #include "util/channel.h"
+#include "util/clock.h"
 #include "util/heir.h"
 
 namespace speedbump::inject {
 namespace {
 
 using process::RemoteMemory;
-using Clock = std::chrono::steady_clock;
 
 // Of struct _Py_DebugOffsets: stable within a minor version.
 constexpr uint64_t kInterpretersHead = 40; // runtime_state.interpreters_head

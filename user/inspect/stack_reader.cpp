@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "inspect/stack_reader.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -9,12 +10,12 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <span>
 
 #include "inspect/call_paths.h"
 #include "process/remote_elf.h"
 #include "process/threads.h"
+#include "util/proc.h"
 
 namespace speedbump::inspect {
 namespace {
@@ -196,13 +197,9 @@ void raise_file_limit() {
 std::unordered_map<pid_t, pid_t> inner_thread_ids(pid_t pid) {
     std::unordered_map<pid_t, pid_t> ids;
     for (const pid_t outer : process::read_threads(pid)) {
-        std::ifstream status("/proc/" + std::to_string(pid) + "/task/" + std::to_string(outer) +
-                             "/status");
-        for (std::string line; std::getline(status, line);) {
-            if (!line.starts_with("NSpid:")) continue;
-            const size_t last = line.find_last_of(" \t");
-            ids[static_cast<pid_t>(std::atoi(line.c_str() + last + 1))] = outer;
-        }
+        const pid_t inner =
+            innermost_id(read_proc(fmt::format("/proc/{}/task/{}/status", pid, outer)));
+        if (inner != 0) ids[inner] = outer;
     }
     return ids;
 }

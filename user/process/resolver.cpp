@@ -3,10 +3,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/openat2.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +18,7 @@
 #include "process/ifunc.h"
 #include "process/symbol_matcher.h"
 #include "targets/matcher.h"
+#include "util/file.h"
 #include "util/passing.h"
 
 namespace speedbump::process {
@@ -40,18 +39,6 @@ std::string read_link(const std::string& path) {
 
 std::string path_of_descriptor(const Fd& fd) {
     return read_link(fmt::format("/proc/self/fd/{}", fd.get()));
-}
-
-// Opens `path` below `root` ("" is our own); no symbolic link leads out of it.
-Fd open_below(const std::string& root, const std::string& path, int flags) {
-    if (root.empty()) return Fd(::open(path.c_str(), flags | O_CLOEXEC));
-    const Fd directory(::open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    if (!directory.valid()) return Fd();
-    struct open_how how = {};
-    how.flags = static_cast<uint64_t>(flags | O_CLOEXEC);
-    how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
-    return Fd(
-        static_cast<int>(::syscall(SYS_openat2, directory.get(), path.c_str(), &how, sizeof(how))));
 }
 
 // What /proc/PID/maps shows for mappings of this file. stat tells other numbers on overlayfs and
