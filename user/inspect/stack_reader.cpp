@@ -38,7 +38,6 @@ constexpr uint64_t kFarInLoop = 256;        // bytes of code between two moments
 constexpr uint8_t kGeneratorOwner = 1;      // FRAME_OWNED_BY_GENERATOR
 constexpr uint8_t kFirstNonPythonOwner = 3; // FRAME_OWNED_BY_INTERPRETER, _BY_CSTACK
 constexpr uint64_t kTagBits = 7;            // of a _PyStackRef (3.14, free-threaded)
-constexpr uint64_t kPthreadTid = 720;       // glibc, x86-64: offsetof(struct pthread, tid)
 
 template <typename T>
 T load_at(const char* bytes) {
@@ -324,7 +323,7 @@ pid_t StackReader::Impl::tid_of(uint64_t thread,
         tid = source_->value<uint64_t>(thread + layout_.thread_native_id).value_or(0);
     } else {
         const auto pthread = source_->value<uint64_t>(thread + layout_.thread_id);
-        tid = source_->value<uint32_t>(pthread.value_or(0) + kPthreadTid).value_or(0);
+        tid = source_->value<uint32_t>(pthread.value_or(0) + process::kPthreadTid).value_or(0);
     }
     const auto outer = inner.find(static_cast<pid_t>(tid));
     return outer == inner.end() ? static_cast<pid_t>(tid) : outer->second;
