@@ -1,19 +1,15 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
 /*
- * Types and limits shared by the BPF programs, the loader, the kernel module and the Python core.
+ * Types and limits shared by the BPF programs, the loader and the Python core.
  * Compiled as C, C++ and BPF (tests/unit/abi_test). Fixed-width types only, padding explicit.
  */
 #ifndef SPEEDBUMP_ABI_H
 #define SPEEDBUMP_ABI_H
 
-#ifndef __KERNEL__
-#include <linux/types.h>
-#endif
+#include "sb_common.h"
 
-#define SB_MAX_DELAY_NS 10000000000ULL
 /* Spins of this length are late by all of sb_control.late_ns, shorter ones in proportion. */
 #define SB_LATE_DELAY_NS 14000ULL
-#define SB_MAX_TARGETS 65536u
 #define SB_MAX_PROCESSES 32768u
 #define SB_MAX_COUNTS 131072u
 #define SB_MAX_ROOTS 64u
@@ -43,14 +39,6 @@ struct sb_target {
     __u64 root_mask; /* delayed when it shares a bit with the process's roots */
     __u32 enabled;
     __u32 wide; /* 1: hits of wide probes count, 0: hits of narrow ones */
-};
-
-/* What happened at one target in one process; summed over CPUs or threads by the reader. */
-struct sb_counts {
-    __u64 hits;         /* matching calls seen while the session was armed */
-    __u64 delays;       /* of these, delayed */
-    __u64 requested_ns; /* sum of the delays asked for */
-    __u64 measured_ns;  /* sum of what these calls were slowed by, the probe's cost included */
 };
 
 /* The counts of one target in one process as the BPF programs keep them, a copy for each CPU. */

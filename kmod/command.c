@@ -111,7 +111,7 @@ static int sb_parse_options(struct sb_text *text, struct sb_command *command)
 	if (!sb_take_word(text, &word))
 		return 0;
 	if (word.at[0] >= '0' && word.at[0] <= '9') {
-		ret = sb_digits(word, 10, SB_DELAY_MAX_NS, &command->delay_ns);
+		ret = sb_digits(word, 10, SB_MAX_DELAY_NS, &command->delay_ns);
 		if (ret)
 			return ret;
 		command->has_delay = true;

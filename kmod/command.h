@@ -5,9 +5,8 @@
 
 #include <linux/types.h>
 
-#define SB_PATH_MAX 256
-#define SB_SYMBOL_MAX 128
-#define SB_DELAY_MAX_NS 10000000000ULL
+#include "sb_common.h"
+
 /* no valid command is longer; a longer write could be split by the caller and half applied */
 #define SB_COMMAND_MAX 512
 

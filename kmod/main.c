@@ -4,7 +4,6 @@
 
 #include "speed_bump.h"
 
-#define SB_MAX_TARGETS_LIMIT 65536
 #define SB_DEFAULT_DELAY_NS 1000000
 
 DEFINE_MUTEX(sb_lock);
@@ -18,7 +17,7 @@ static int __init sb_init(void)
 {
 	int ret;
 
-	if (!sb_max_targets || sb_max_targets > SB_MAX_TARGETS_LIMIT)
+	if (!sb_max_targets || sb_max_targets > SB_MAX_TARGETS)
 		return -EINVAL;
 	ret = sb_spin_init();
 	if (ret)

@@ -11,14 +11,7 @@
 
 #include "command.h"
 #include "compat.h"
-
-/* Counters of one CPU. */
-struct sb_counts {
-	u64 hits;
-	u64 delays;
-	u64 requested_ns;
-	u64 measured_ns;
-};
+#include "sb_common.h"
 
 struct sb_target;
 struct sb_tree;

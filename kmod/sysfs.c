@@ -170,7 +170,7 @@ static ssize_t default_delay_ns_store(struct kobject *object, struct kobj_attrib
 
 	if (!capable(CAP_SYS_ADMIN))
 		return -EPERM;
-	ret = sb_number_parse(buffer, count, SB_DELAY_MAX_NS, &delay_ns);
+	ret = sb_number_parse(buffer, count, SB_MAX_DELAY_NS, &delay_ns);
 	if (ret)
 		return ret;
 	WRITE_ONCE(sb_default_delay_ns, delay_ns);

@@ -51,7 +51,7 @@ def wanted(run: str) -> set[str]:
     unit = google_cases("unit/*_test.cpp", "unit")
     fuzz = files("fuzz/fuzz_*.cpp", "fuzz")
     return {
-        "check": files("check/*.sh", "check", "check.files"),
+        "check": files("check/*.sh", "check", "check.files") | files("check/*.py", "check"),
         "unit": unit | python_cases("cli/usage_test.py", "cli"),
         "runtime": python_cases("runtime/*_test.py", "runtime")
         | python_cases("cli/session_test.py", "cli")

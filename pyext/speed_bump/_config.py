@@ -8,10 +8,10 @@ import sys
 import time
 from dataclasses import dataclass
 
+from . import _core
 from ._monitoring import get_min_delay_ns
 from ._patterns import PatternError, TargetPattern, load_targets
 
-_MAX_DELAY_NS = 10_000_000_000
 _MAX_MS = 10**12
 
 
@@ -117,7 +117,7 @@ def load_config() -> Config:
     if not path:
         return _DISABLED
     targets = _load(path)
-    delay_ns = _integer("SPEED_BUMP_DELAY_NS", 1000, 0, _MAX_DELAY_NS)
+    delay_ns = _integer("SPEED_BUMP_DELAY_NS", 1000, 0, _core.max_delay_ns)
     frequency = _integer("SPEED_BUMP_FREQUENCY", 1, 1, 2**63 - 1)
     start_ms = _integer("SPEED_BUMP_START_MS", 0, 0, _MAX_MS)
     duration_ms = _integer("SPEED_BUMP_DURATION_MS", 0, 0, _MAX_MS)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 from collections.abc import Sequence
 
+max_delay_ns: int
 spare_targets: int
 
 class Line:

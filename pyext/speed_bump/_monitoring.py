@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ._config import Config
     from ._patterns import TargetPattern
 
-_MAX_DELAY_NS = 10_000_000_000
-
 
 class TargetStats(NamedTuple):
     """What happened at one target, in this process and those forked from it."""
@@ -82,7 +80,9 @@ def _settings(pattern: TargetPattern, config: Config) -> _core.Settings:
         # 0 would mean that there is no end.
         end = 0 if config.end_ns is None else max(config.end_ns - offset, 1)
     return _core.Settings(
-        delay_ns=min(config.delay_ns if line.delay_ns is None else line.delay_ns, _MAX_DELAY_NS),
+        delay_ns=min(
+            config.delay_ns if line.delay_ns is None else line.delay_ns, _core.max_delay_ns
+        ),
         every=config.frequency if line.every is None else line.every,
         start_ns=start,
         end_ns=end,
@@ -204,8 +204,8 @@ def stats() -> dict[str, TargetStats]:
 
 def _delay_ns(delay: int | str) -> int:
     value = _core.parse_duration(delay) if isinstance(delay, str) else int(delay)
-    if not 0 <= value <= _MAX_DELAY_NS:
-        raise ValueError(f"a delay is 0 to 10 s, not {delay}")
+    if not 0 <= value <= _core.max_delay_ns:
+        raise ValueError(f"a delay is 0 to {_core.max_delay_ns // 10**9} s, not {delay}")
     return value
 
 

@@ -8,6 +8,7 @@
 
 #include "calibrate.h"
 #include "interpreters.h"
+#include "sb_common.h"
 #include "serve.h"
 #include "session.h"
 #include "targets/matcher.h"
@@ -301,6 +302,7 @@ void bind(py::module_& m) {
     m.def("clear_target", &clear_target, py::arg("index"));
     m.def("set_delay", &set_delay, py::arg("index"), py::arg("delay_ns"));
     m.def("stats", &stats);
+    m.attr("max_delay_ns") = SB_MAX_DELAY_NS;
     m.attr("spare_targets") = kSpareTargets;
 
     m.def("clock_overhead_ns", &clock_overhead_ns);

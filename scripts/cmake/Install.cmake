@@ -23,5 +23,6 @@ file(STRINGS kmod/dkms.conf module_version REGEX "^PACKAGE_VERSION=")
 string(REGEX REPLACE ".*\"(.*)\"" "\\1" module_version "${module_version}")
 file(GLOB module_files CONFIGURE_DEPENDS kmod/*.c kmod/*.h)
 list(FILTER module_files EXCLUDE REGEX "\\.mod\\.c$") # of a build in the source tree
-install(FILES ${module_files} kmod/Kbuild kmod/Makefile kmod/dkms.conf
+list(FILTER module_files EXCLUDE REGEX "/sb_common\\.h$") # a link
+install(FILES ${module_files} bpf/sb_common.h kmod/Kbuild kmod/Makefile kmod/dkms.conf
         DESTINATION src/speed-bump-${module_version} COMPONENT dkms)

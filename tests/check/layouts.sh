@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# The tables of structure offsets (user/inspect/layout_3*.inc) are those of the headers of each
+# The tables of structure offsets (user/cpython/layout_3*.inc) are those of the headers of each
 # CPython of that version that is installed.
 set -euo pipefail
 . "$(dirname "$0")/files.sh"
@@ -9,7 +9,7 @@ need gcc
 failed=0
 checked=0
 for minor in 10 11 12; do
-    table=user/inspect/layout_3$minor.inc
+    table=user/cpython/layout_3$minor.inc
     for folder in /usr/include/python3.$minor \
         "${HOME:-/root}"/.pyenv/versions/3.$minor.*/include/python3.$minor; do
         [ -e "$folder/internal/pycore_interp.h" ] || continue

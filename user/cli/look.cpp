@@ -21,23 +21,13 @@
 #include "process/resolver.h"
 #include "process/tree.h"
 #include "targets/matcher.h"
+#include "util/proc.h"
 
 namespace speedbump::cli {
 
 namespace {
 
 namespace fs = std::filesystem;
-
-// The value of one field of /proc/PID/status, or empty.
-std::string status_field(pid_t pid, const std::string& field) {
-    std::ifstream status(fmt::format("/proc/{}/status", pid));
-    for (std::string line; std::getline(status, line);) {
-        if (!line.starts_with(field + ":")) continue;
-        const size_t start = line.find_first_not_of(" \t", field.size() + 1);
-        return start == std::string::npos ? "" : line.substr(start);
-    }
-    return {};
-}
 
 std::string process_label(pid_t pid) {
     return fmt::format("process {} ({})", pid, status_field(pid, "Name"));

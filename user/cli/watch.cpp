@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "cli/watch.h"
 
-#include <sys/epoll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include "targets/parser.h"
 #include "util/clock.h"
 #include "util/control_directory.h"
+#include "util/event_loop.h"
 #include "util/log.h"
 
 namespace speedbump::cli {
@@ -139,15 +139,10 @@ session::ControlHandlers control_handlers(session::Session& session,
 
 // One descriptor that is readable when either is.
 Result<Fd> make_wake(const Signals& signals, const session::ControlServer& control) {
-    Fd wake(::epoll_create1(EPOLL_CLOEXEC));
-    if (!wake.valid()) return errno_error("epoll_create1", errno);
-    for (const int fd : {signals.fd(), control.fd()}) {
-        epoll_event event = {};
-        event.events = EPOLLIN;
-        if (::epoll_ctl(wake.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-            return errno_error("epoll_ctl", errno);
-        }
-    }
+    auto wake = make_epoll();
+    if (!wake) return wake;
+    for (const int fd : {signals.fd(), control.fd()})
+        if (auto added = watch_descriptor(*wake, fd, 0); !added) return std::move(added).error();
     return wake;
 }
 

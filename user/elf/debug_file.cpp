@@ -3,14 +3,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/openat2.h>
 #include <lzma.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
 #include <cstring>
+
+#include "util/file.h"
 
 namespace speedbump::elf {
 namespace {
@@ -21,23 +21,9 @@ constexpr uint64_t kMaxUnpackMemory = 256u << 20;
 constexpr uint64_t kMaxDebugLink = 4096;
 constexpr uint64_t kMaxChecksummed = uint64_t{8} << 30;
 
-// Opens `path` below `root` so that no symbolic link leads out of it: an absolute link in a
-// container means the container's root.
-Fd open_below(const std::string& root, const std::string& path) {
-    constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-    if (root.empty()) return Fd(::open(path.c_str(), kFlags));
-    Fd directory(::open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    if (!directory.valid()) return Fd();
-    struct open_how how {};
-    how.flags = kFlags;
-    how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
-    return Fd(
-        static_cast<int>(::syscall(SYS_openat2, directory.get(), path.c_str(), &how, sizeof how)));
-}
-
 std::optional<Image> open_image(const std::string& root, const std::string& path,
                                 std::vector<std::string>& warnings) {
-    Fd fd = open_below(root, path);
+    Fd fd = open_below(root, path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
     if (!fd.valid()) return std::nullopt;
     auto source = make_file_source(std::move(fd), path);
     if (!source) {

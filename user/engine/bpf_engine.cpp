@@ -16,25 +16,19 @@
 #include "abi.h"
 #include "delay.skel.h"
 #include "engine/iterator.h"
+#include "engine/libbpf.h"
 #include "engine/measure.h"
 #include "engine/tallies.h"
 #include "util/clock.h"
 #include "util/fd.h"
+#include "util/numbers.h"
 #include "util/passing.h"
 
 namespace speedbump::engine {
 
 namespace {
 
-struct SkeletonDeleter {
-    void operator()(delay_bpf* skeleton) const { delay_bpf__destroy(skeleton); }
-};
-using Skeleton = std::unique_ptr<delay_bpf, SkeletonDeleter>;
-
-struct RingDeleter {
-    void operator()(ring_buffer* ring) const { ring_buffer__free(ring); }
-};
-using Ring = std::unique_ptr<ring_buffer, RingDeleter>;
+using Skeleton = BpfSkeleton<delay_bpf>;
 
 static_assert(static_cast<uint32_t>(elf::SiteKind::kOptimizedNop) == SB_SITE_OPTIMIZED_NOP);
 static_assert(static_cast<uint32_t>(elf::SiteKind::kEmulated) == SB_SITE_EMULATED);
@@ -58,7 +52,7 @@ Error bpf_error(const std::string& what, int negative_errno) {
 
 struct BpfEngine::Impl {
     Features features;
-    Ring ring;
+    BpfRing ring;
     Skeleton skeleton;
     std::vector<Fd> tree_links; // after the skeleton, so that links die first
     bpf_program* hit = nullptr;

@@ -22,23 +22,17 @@
 #include "calibrate.skel.h"
 #include "engine/bpf_engine.h"
 #include "engine/kmod_engine.h"
+#include "engine/libbpf.h"
 #include "engine/mapping_watch.h"
 #include "engine/quiet_libbpf.h"
 #include "engine/sites.h"
+#include "util/proc.h"
 
 namespace speedbump::engine {
 
 namespace {
 
-struct SkeletonDeleter {
-    void operator()(calibrate_bpf* skeleton) const { calibrate_bpf__destroy(skeleton); }
-};
-using Skeleton = std::unique_ptr<calibrate_bpf, SkeletonDeleter>;
-
-struct LinkDeleter {
-    void operator()(bpf_link* link) const { bpf_link__destroy(link); }
-};
-using Link = std::unique_ptr<bpf_link, LinkDeleter>;
+using Skeleton = BpfSkeleton<calibrate_bpf>;
 
 // Which programs the kernel takes. Mostly all, and then one load tells; else each is tried alone.
 Skeleton load_programs(Features& features) {
@@ -121,8 +115,8 @@ void try_uprobe_multi(Features& features, Skeleton skeleton) {
     for (size_t i = 0; i < sites.size(); ++i)
         offsets[i] = own_file_offset(reinterpret_cast<const void*>(sites[i].function));
     LIBBPF_OPTS(bpf_uprobe_multi_opts, options, .offsets = offsets, .cnt = sites.size());
-    Link link(bpf_program__attach_uprobe_multi(skeleton->progs.sb_probe_multi, getpid(),
-                                               "/proc/self/exe", nullptr, &options));
+    BpfLink link(bpf_program__attach_uprobe_multi(skeleton->progs.sb_probe_multi, getpid(),
+                                                  "/proc/self/exe", nullptr, &options));
     features.uprobe_multi = link != nullptr;
     if (!link) return;
     // Before "bpf: Fix uprobe multi pid filter check" (6.10) other threads went unseen.
@@ -144,10 +138,8 @@ void try_uprobe_multi(Features& features, Skeleton skeleton) {
 }
 
 uint64_t effective_capabilities() {
-    std::ifstream status("/proc/self/status");
-    for (std::string line; std::getline(status, line);)
-        if (line.rfind("CapEff:", 0) == 0) return std::strtoull(line.c_str() + 7, nullptr, 16);
-    return 0;
+    return std::strtoull(
+        std::string(status_field(read_proc("/proc/self/status"), "CapEff")).c_str(), nullptr, 16);
 }
 
 bool has_capability(int number) {

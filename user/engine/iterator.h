@@ -2,23 +2,17 @@
 #pragma once
 
 #include <bpf/bpf.h>
-#include <bpf/libbpf.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <memory>
 #include <string>
 #include <vector>
 
+#include "engine/libbpf.h"
 #include "util/fd.h"
 #include "util/result.h"
 
 namespace speedbump::engine {
-
-struct LinkDeleter {
-    void operator()(bpf_link* link) const { bpf_link__destroy(link); }
-};
-using BpfLink = std::unique_ptr<bpf_link, LinkDeleter>;
 
 // All that a BPF iterator writes, an Entry each. `what`: its name in messages.
 template <typename Entry>

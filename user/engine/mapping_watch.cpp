@@ -3,7 +3,6 @@
 
 #include <bpf/libbpf.h>
 #include <linux/perf_event.h>
-#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -15,6 +14,7 @@
 
 #include "engine/event_pulse.h"
 #include "util/clock.h"
+#include "util/event_loop.h"
 #include "util/fd.h"
 
 namespace speedbump::engine {
@@ -136,11 +136,10 @@ Result<bool> MappingWatch::Impl::open(int cpu) {
     for (Events* events : {&prompt, &quiet}) {
         auto opened = events->open(cpu);
         if (opened && *opened) {
-            epoll_event event{};
-            event.events = EPOLLIN;
             const int fd = events->rings[static_cast<size_t>(cpu)].fd.get();
-            if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) == 0) continue;
-            opened = errno_error("epoll_ctl of the perf event", errno);
+            const auto watched = watch_descriptor(epoll, fd, 0);
+            if (watched) continue;
+            opened = errno_error("epoll_ctl of the perf event", watched.error().error_number);
         }
         close(cpu); // none or both
         return opened;
@@ -175,8 +174,9 @@ void MappingWatch::Impl::mend(bool& lost) {
 
 Result<std::unique_ptr<MappingWatch>> MappingWatch::open() {
     auto impl = std::make_unique<Impl>();
-    impl->epoll = Fd(epoll_create1(EPOLL_CLOEXEC));
-    if (!impl->epoll.valid()) return errno_error("epoll_create1", errno);
+    auto epoll = make_epoll();
+    if (!epoll) return std::move(epoll).error();
+    impl->epoll = std::move(*epoll);
     const int cpus = libbpf_num_possible_cpus();
     if (cpus < 1) return errno_error("count the CPUs", -cpus);
     impl->prompt.rings.resize(static_cast<size_t>(cpus));

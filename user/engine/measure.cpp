@@ -2,6 +2,7 @@
 #include "engine/measure.h"
 
 #include "util/clock.h"
+#include "util/numbers.h"
 
 namespace speedbump::engine {
 

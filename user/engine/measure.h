@@ -21,13 +21,6 @@ inline constexpr int kCalls = 8;
 inline constexpr nanoseconds kShortDelay = std::chrono::microseconds(2);
 inline constexpr int kWarmUpCalls = 3;
 
-template <typename T>
-T median(std::vector<T> values) {
-    auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-    std::nth_element(values.begin(), middle, values.end());
-    return *middle;
-}
-
 // What else the machine does only ever adds to a measured time: the lower octile is near to the
 // undisturbed one.
 double undisturbed(std::vector<double> values);

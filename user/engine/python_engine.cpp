@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -22,13 +21,14 @@
 #include "engine/python_packets.h"
 #include "process/namespaces.h"
 #include "util/channel.h"
+#include "util/clock.h"
+#include "util/event_loop.h"
 
 namespace speedbump::engine {
 namespace {
 
 using nlohmann::json;
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
 
 // Of the protocol: pyext/src/serve.h.
 constexpr std::string_view kDetach = R"({"op":"detach"})";
@@ -69,12 +69,13 @@ Result<std::unique_ptr<PythonEngine>> PythonEngine::create(PythonSession session
                                                            std::vector<std::string> directories) {
     std::unique_ptr<PythonEngine> engine(
         new PythonEngine(std::move(session), std::move(directories)));
-    engine->epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
-    if (!engine->epoll_.valid()) return errno_error("epoll_create1", errno);
+    auto epoll = make_epoll();
+    if (!epoll) return std::move(epoll).error();
+    engine->epoll_ = std::move(*epoll);
     engine->worker_done_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!engine->worker_done_.valid()) return errno_error("eventfd", errno);
-    if (!engine->watch(engine->worker_done_.get(), kNoProcess))
-        return errno_error("epoll_ctl", errno);
+    if (auto watched = engine->watch(engine->worker_done_.get(), kNoProcess); !watched)
+        return std::move(watched).error();
     const std::string& text = engine->session_.targets;
     if (text.size() > kLongTargets) {
         engine->long_targets_ =
@@ -104,11 +105,8 @@ PythonEngine::~PythonEngine() {
 }
 
 // Has poll() look at a descriptor.
-bool PythonEngine::watch(int fd, pid_t pid) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.u64 = static_cast<uint64_t>(pid);
-    return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+Result<void> PythonEngine::watch(int fd, pid_t pid) {
+    return watch_descriptor(epoll_, fd, static_cast<uint64_t>(pid));
 }
 
 Result<void> PythonEngine::begin(pid_t pid, int channel, uint64_t roots) const {
@@ -259,7 +257,7 @@ Result<PythonAttachment> PythonEngine::adopt(Result<Hooked> hooked) {
     process.pid_fd = Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
     if (!process.pid_fd.valid()) return errno_error(fmt::format("process {}", pid), errno);
     for (int fd : {process.channel.get(), process.pid_fd.get()})
-        if (!watch(fd, pid)) return errno_error("epoll_ctl", errno);
+        if (auto watched = watch(fd, pid); !watched) return std::move(watched).error();
     processes_[pid] = std::move(process);
     return std::move(hooked->attachment);
 }

@@ -123,7 +123,7 @@ class PythonEngine {
     void forget(pid_t pid);
     void start_workers();
     void take_outcomes(std::vector<PythonEvent>& events);
-    bool watch(int fd, pid_t pid);
+    Result<void> watch(int fd, pid_t pid);
 
     PythonSession session_;
     std::vector<std::string> directories_;

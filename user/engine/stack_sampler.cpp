@@ -14,6 +14,7 @@
 
 #include "engine/event_pulse.h"
 #include "engine/iterator.h"
+#include "engine/libbpf.h"
 #include "stacks.skel.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -21,13 +22,6 @@
 namespace speedbump::engine {
 
 namespace {
-
-struct SkeletonDeleter {
-    void operator()(stacks_bpf* skeleton) const { stacks_bpf__destroy(skeleton); }
-};
-struct RingDeleter {
-    void operator()(ring_buffer* ring) const { ring_buffer__free(ring); }
-};
 
 Fd open_clock(int cpu, std::chrono::nanoseconds period) {
     perf_event_attr attributes{};
@@ -50,14 +44,14 @@ struct CpuClock {
 } // namespace
 
 struct StackSampler::Impl {
-    std::unique_ptr<stacks_bpf, SkeletonDeleter> skeleton;
+    BpfSkeleton<stacks_bpf> skeleton;
     std::chrono::nanoseconds period{};
     std::vector<CpuClock> clocks; // by CPU; after the skeleton, so that links die first
     Clock::time_point checked = Clock::now();
     uint64_t gaps = 0;
     std::map<pid_t, BpfLink> iterators;
     std::map<pid_t, std::set<pid_t>> python_threads; // those that the programs know
-    std::unique_ptr<ring_buffer, RingDeleter> ring;
+    BpfRing ring;
     const std::function<void(const RunningThread&)>* take = nullptr;
     Clock::time_point drain_end{};
 

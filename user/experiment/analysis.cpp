@@ -7,6 +7,8 @@
 #include <cmath>
 #include <map>
 
+#include "util/numbers.h"
+
 namespace speedbump::experiment {
 
 namespace {

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,36 +13,12 @@
 
 #include "util/clock.h"
 #include "util/fd.h"
+#include "util/spawn.h"
 #include "util/text.h"
-
-extern char** environ;
 
 namespace speedbump::experiment {
 
 namespace {
-
-// The PID of the program, whose stdout is `output`.
-Result<pid_t> start(std::vector<std::string>& command, const Fd& output) {
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, output.get(), STDOUT_FILENO);
-    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    // A group of its own, so that what it has started can be ended with it.
-    posix_spawnattr_t attributes;
-    posix_spawnattr_init(&attributes);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-    posix_spawnattr_setpgroup(&attributes, 0);
-    std::vector<char*> arguments;
-    for (std::string& argument : command) arguments.push_back(argument.data());
-    arguments.push_back(nullptr);
-    pid_t pid = -1;
-    const int error =
-        ::posix_spawnp(&pid, arguments[0], &actions, &attributes, arguments.data(), environ);
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&actions);
-    if (error != 0) return errno_error("start '" + printable(command.back()) + "'", error);
-    return pid;
-}
 
 Result<std::string> read_all(const Fd& from, Clock::time_point deadline, size_t max_size) {
     std::string text;
@@ -82,7 +57,8 @@ Result<ProgramOutput> output_of(std::vector<std::string> command,
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) return errno_error("pipe", errno);
     Fd output(ends[0]), input(ends[1]);
-    const auto pid = start(command, input);
+    // A group of its own, so that what it has started can be ended with it.
+    const auto pid = spawn(command, input, {.has_input = false, .is_group = true});
     if (!pid) return pid.error();
     input.reset();
     const Clock::time_point deadline = Clock::now() + patience;

@@ -8,6 +8,7 @@
 
 #include "../bpf/progress.h"
 #include "engine/features.h"
+#include "engine/libbpf.h"
 #include "progress.skel.h"
 #include "session/session.h"
 #include "util/result.h"
@@ -38,14 +39,11 @@ class Programs {
         : session_(session), features_(engine::probe_features()) {}
 
   private:
-    struct Deleter {
-        void operator()(progress_bpf* skeleton) const { progress_bpf__destroy(skeleton); }
-    };
     void drop_older_calls();
 
     session::Session& session_;
     engine::Features features_;
-    std::unique_ptr<progress_bpf, Deleter> skeleton_;
+    engine::BpfSkeleton<progress_bpf> skeleton_;
     uint32_t sites_ = 0;
     uint64_t lost_before_ = 0;
 };

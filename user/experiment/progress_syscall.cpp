@@ -2,10 +2,9 @@
 #include "experiment/progress_syscall.h"
 
 #include <bpf/bpf.h>
-#include <bpf/libbpf.h>
 #include <seccomp.h>
 
-#include "engine/iterator.h"
+#include "engine/libbpf.h"
 #include "engine/quiet_libbpf.h"
 #include "syscall.skel.h"
 #include "util/clock.h"
@@ -13,11 +12,6 @@
 namespace speedbump::experiment {
 
 namespace {
-
-struct SkeletonDeleter {
-    void operator()(syscall_bpf* skeleton) const { syscall_bpf__destroy(skeleton); }
-};
-using Skeleton = std::unique_ptr<syscall_bpf, SkeletonDeleter>;
 
 // The kernel's function of a system call. Some have another name since there was an older one.
 std::string function_of(const std::string& name) {
@@ -63,7 +57,7 @@ class SystemCall : public ProgressPoint {
     }
 
   private:
-    Skeleton skeleton_;
+    engine::BpfSkeleton<syscall_bpf> skeleton_;
     engine::BpfLink link_; // after the program, so that it goes first
 };
 

@@ -15,6 +15,7 @@
 #include "session/session.h"
 #include "targets/parser.h"
 #include "util/clock.h"
+#include "util/numbers.h"
 
 namespace speedbump::experiment {
 

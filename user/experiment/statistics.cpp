@@ -10,6 +10,8 @@
 #include <optional>
 #include <random>
 
+#include "util/numbers.h"
+
 namespace speedbump::experiment {
 
 namespace {
@@ -245,14 +247,6 @@ size_t distinct_doses(std::span<const Observation> observations, double toleranc
 }
 
 } // namespace
-
-double median(std::vector<double> values) {
-    if (values.empty()) return 0;
-    const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-    std::nth_element(values.begin(), middle, values.end());
-    if (values.size() % 2 == 1) return *middle;
-    return (*middle + *std::max_element(values.begin(), middle)) / 2;
-}
 
 std::string to_string(Shape shape) {
     switch (shape) {

@@ -85,6 +85,4 @@ size_t blocks_needed(size_t blocks, double half_width, double wanted);
 // b - a of two independent estimates, with Welch's degrees of freedom.
 Estimate difference(const Estimate& a, size_t blocks_a, const Estimate& b, size_t blocks_b);
 
-double median(std::vector<double> values);
-
 } // namespace speedbump::experiment

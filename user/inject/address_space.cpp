@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "inject/process_state.h"
+#include "util/proc.h"
 
 namespace speedbump::inject {
 namespace {

@@ -11,42 +11,22 @@
 #include <cstring>
 #include <optional>
 
+#include "cpython/offsets.h"
 #include "inject/bootstrap.h"
 #include "inject/target_files.h"
 #include "util/channel.h"
+#include "util/clock.h"
 #include "util/heir.h"
 
 namespace speedbump::inject {
 namespace {
 
+using cpython::kInterpretersHead;
+using cpython::kThreadsMain;
 using process::RemoteMemory;
-using Clock = std::chrono::steady_clock;
+using Support = cpython::DebuggerSupport;
 
-// Of struct _Py_DebugOffsets: stable within a minor version.
-constexpr uint64_t kInterpretersHead = 40; // runtime_state.interpreters_head
-constexpr uint64_t kThreadsMain = 80;      // interpreter_state.threads_main
-constexpr uint64_t kPleaseStop = 1 << 5;   // _PY_EVAL_PLEASE_STOP_BIT
-
-uint64_t support_offset(int minor) {
-    switch (minor) {
-        case 14:
-            return 712;
-        case 15:
-            return 840;
-        default:
-            return 0;
-    }
-}
-
-// _Py_DebugOffsets.debugger_support
-struct Support {
-    uint64_t eval_breaker;
-    uint64_t remote_debugger_support;
-    uint64_t remote_debugging_enabled;
-    uint64_t pending_call;
-    uint64_t script_path;
-    uint64_t script_path_size;
-};
+constexpr uint64_t kPleaseStop = 1 << 5; // _PY_EVAL_PLEASE_STOP_BIT
 
 // Where the request goes in the main thread's state.
 struct Mailbox {
@@ -62,7 +42,8 @@ Result<Mailbox> find_mailbox(const RemoteMemory& memory, const process::Interpre
                           "its state is not laid out as " + interpreter.describe() + " has it");
     };
     uint64_t runtime = interpreter.runtime_address;
-    auto support = memory.value<Support>(runtime + support_offset(interpreter.minor));
+    auto support =
+        memory.value<Support>(runtime + cpython::debugger_support_offset(interpreter.minor));
     auto head_offset = memory.value<uint64_t>(runtime + kInterpretersHead);
     auto main_offset = memory.value<uint64_t>(runtime + kThreadsMain);
     if (!support || !head_offset || !main_offset || support->script_path_size < 64 ||
@@ -198,7 +179,7 @@ bool is_from(const Fd& connection, pid_t pid) {
 } // namespace
 
 bool has_debugger_support(const process::Interpreter& interpreter) {
-    return interpreter.major == 3 && support_offset(interpreter.minor) != 0;
+    return interpreter.major == 3 && cpython::debugger_support_offset(interpreter.minor) != 0;
 }
 
 Result<Fd> enter_by_debugger_support(const DebuggerSupportRequest& request) {

@@ -29,13 +29,14 @@
 #include "inject/seccomp_check.h"
 #include "inject/wait_watch.h"
 #include "process/threads.h"
+#include "util/clock.h"
+#include "util/proc.h"
 
 namespace speedbump::inject {
 namespace {
 
 using process::RemoteMemory;
 using process::RemoteModule;
-using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kAllSignals = ~uint64_t{0};
 constexpr uint64_t kUncatchable = (1ULL << (SIGKILL - 1)) | (1ULL << (SIGSTOP - 1));

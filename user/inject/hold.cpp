@@ -17,10 +17,10 @@
 #include <thread>
 
 #include "inject/process_state.h"
+#include "util/clock.h"
 
 namespace speedbump::inject {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::nanoseconds;
 
 namespace {

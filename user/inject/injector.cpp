@@ -25,6 +25,7 @@
 #include "inject/target_files.h"
 #include "inject/target_lock.h"
 #include "util/channel.h"
+#include "util/clock.h"
 
 namespace speedbump::inject {
 namespace {
@@ -32,7 +33,6 @@ namespace {
 using process::Interpreter;
 using process::RemoteMemory;
 using process::RemoteModule;
-using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kThreadTimeout{3000};
 constexpr milliseconds kLeaveTimeout{200};

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "inject/process_state.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -14,21 +13,10 @@
 #include <string_view>
 
 #include "process/threads.h"
-#include "util/fd.h"
+#include "util/proc.h"
 
 namespace speedbump::inject {
 namespace {
-
-// The text behind "NAME" at the start of a line, up to the line's end.
-std::string_view field(std::string_view text, std::string_view name) {
-    for (size_t at = 0; at < text.size();) {
-        size_t end = std::min(text.find('\n', at), text.size());
-        std::string_view line = text.substr(at, end - at);
-        if (line.starts_with(name)) return line.substr(name.size());
-        at = end + 1;
-    }
-    return {};
-}
 
 uint64_t number(std::string_view text, int base) {
     return std::strtoull(std::string(text).c_str(), nullptr, base);
@@ -56,35 +44,22 @@ std::string command_of(pid_t pid) {
 
 } // namespace
 
-std::string read_proc(const std::string& path) {
-    Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    std::string text;
-    if (!fd.valid()) return text;
-    char buffer[4096];
-    for (;;) {
-        ssize_t got = ::read(fd.get(), buffer, sizeof(buffer));
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return text;
-        text.append(buffer, static_cast<size_t>(got));
-    }
-}
-
 std::optional<ThreadStatus> read_status(pid_t pid, pid_t tid) {
     std::string text = read_proc(fmt::format("/proc/{}/task/{}/status", pid, tid));
     if (text.empty()) return std::nullopt;
     ThreadStatus status;
-    std::string_view state = field(text, "State:");
+    std::string_view state = status_field(text, "State");
     size_t at = state.find_first_not_of("\t ");
     if (at != std::string_view::npos) status.state = state[at];
-    status.parent = static_cast<pid_t>(number(field(text, "PPid:"), 10));
-    status.tracer = static_cast<pid_t>(number(field(text, "TracerPid:"), 10));
-    status.blocked_signals = number(field(text, "SigBlk:"), 16);
+    status.parent = static_cast<pid_t>(number(status_field(text, "PPid"), 10));
+    status.tracer = static_cast<pid_t>(number(status_field(text, "TracerPid"), 10));
+    status.blocked_signals = number(status_field(text, "SigBlk"), 16);
     status.pending_signals =
-        number(field(text, "SigPnd:"), 16) | number(field(text, "ShdPnd:"), 16);
-    status.ignored_signals = number(field(text, "SigIgn:"), 16);
+        number(status_field(text, "SigPnd"), 16) | number(status_field(text, "ShdPnd"), 16);
+    status.ignored_signals = number(status_field(text, "SigIgn"), 16);
     status.shadow_stack =
-        field(text, "x86_Thread_features:").find("shstk") != std::string_view::npos;
-    status.seccomp = static_cast<int>(number(field(text, "Seccomp:"), 10));
+        status_field(text, "x86_Thread_features").find("shstk") != std::string_view::npos;
+    status.seccomp = static_cast<int>(number(status_field(text, "Seccomp"), 10));
     return status;
 }
 
@@ -127,10 +102,10 @@ std::optional<std::chrono::milliseconds> read_age(pid_t pid) {
 std::optional<LastRun> read_last_run(pid_t pid, pid_t tid) {
     std::string text = read_proc(fmt::format("/proc/{}/task/{}/sched", pid, tid));
     auto value = [&](std::string_view name) {
-        std::string_view line = field(text, name);
-        size_t colon = line.find(':');
-        return colon == std::string_view::npos ? std::string()
-                                               : std::string(line.substr(colon + 1));
+        const size_t start = text.find(fmt::format("\n{} ", name));
+        if (start == std::string::npos) return std::string();
+        const size_t colon = text.find(':', start), end = text.find('\n', start + 1);
+        return colon < end ? text.substr(colon + 1, end - colon - 1) : std::string();
     };
     std::string run = value("se.exec_start");
     std::string switches = value("nr_voluntary_switches");

@@ -60,7 +60,4 @@ std::optional<Error> obstacle(pid_t pid);
 // that is nothing special (fork, vfork): to be asked when waiting was in vain.
 std::optional<Error> uninterruptible(pid_t pid);
 
-// The text of a /proc file; empty when it can't be read.
-std::string read_proc(const std::string& path);
-
 } // namespace speedbump::inject

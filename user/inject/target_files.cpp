@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <linux/magic.h>
 #include <linux/mount.h>
-#include <linux/openat2.h>
 #include <sched.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -21,16 +20,10 @@
 #include <optional>
 #include <thread>
 
+#include "util/file.h"
+
 namespace speedbump::inject {
 namespace {
-
-// For pathnames only: nothing is read or written through it.
-Fd open_in_root(const Fd& root, const std::string& path, uint64_t flags) {
-    open_how how{};
-    how.flags = O_PATH | O_CLOEXEC | flags;
-    how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
-    return Fd(static_cast<int>(syscall(SYS_openat2, root.get(), path.c_str(), &how, sizeof(how))));
-}
 
 Fd open_root(pid_t pid) {
     return Fd(::open(fmt::format("/proc/{}/root", pid).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
@@ -44,7 +37,7 @@ bool is_same_file(const Fd& a, const Fd& b) {
 }
 
 bool has_proc(const Fd& root) {
-    const Fd self = open_in_root(root, "/proc/self", O_NOFOLLOW);
+    const Fd self = open_below(root, "/proc/self", O_PATH | O_NOFOLLOW);
     struct statfs info {};
     return self.valid() && fstatfs(self.get(), &info) == 0 && info.f_type == PROC_SUPER_MAGIC;
 }
@@ -97,7 +90,7 @@ Result<CorePlace> place_core(pid_t pid, const std::string& path, const Fd& core)
     const Fd root = open_root(pid);
     if (!root.valid()) return errno_error(fmt::format("open /proc/{}/root", pid), errno);
     if (path.starts_with('/')) {
-        const Fd there = open_in_root(root, path, 0);
+        const Fd there = open_below(root, path, O_PATH);
         if (there.valid() && is_same_file(there, core)) {
             place.path = path;
             return place;
@@ -124,7 +117,7 @@ Result<TargetScript> TargetScript::find_place(pid_t pid) {
     const Fd root = open_root(pid);
     if (!root.valid()) return errno_error(fmt::format("open /proc/{}/root", pid), errno);
     TargetScript script;
-    script.directory_ = open_in_root(root, "/tmp", O_DIRECTORY);
+    script.directory_ = open_below(root, "/tmp", O_PATH | O_DIRECTORY);
     if (!script.directory_.valid()) return errno_error("open its /tmp", errno);
     Result<std::string> token = make_token();
     if (!token) return std::move(token.error());

@@ -8,13 +8,14 @@
 #include <map>
 #include <optional>
 
+#include "util/clock.h"
+
 namespace speedbump::inject {
 
 // Since when the threads of a process have been waiting, without touching them. To be used by one
 // thread.
 class WaitWatch {
   public:
-    using Clock = std::chrono::steady_clock;
     explicit WaitWatch(pid_t pid) : pid_(pid) {}
 
     // A wait in which a thread was seen.

@@ -7,92 +7,15 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "cpython/offsets.h"
+
 namespace speedbump::inspect {
 namespace {
 
-using u64 = uint64_t;
-
-// struct _Py_DebugOffsets as 3.13, 3.14 and 3.15 have it, up to what is used here.
-struct Offsets313 {
-    char cookie[8];
-    u64 version, free_threaded;
-    struct {
-        u64 size, finalizing, interpreters_head;
-    } runtime;
-    struct {
-        u64 size, id, next, threads_head, gc, imports, sysdict, builtins, ceval_gil, gil,
-            gil_enabled, gil_locked, gil_holder;
-    } interpreter;
-    struct {
-        u64 size, prev, next, interp, current_frame, thread_id, native_thread_id, datastack, status;
-    } thread;
-    struct {
-        u64 size, previous, executable, instr_ptr, localsplus, owner;
-    } frame;
-    struct {
-        u64 size, filename, name, qualname, linetable, firstlineno, argcount, names, kinds,
-            bytecode;
-    } code;
-    struct {
-        u64 size, ob_type;
-    } object;
-    u64 type_tuple_list_dict_float_long[4 + 3 + 3 + 3 + 2 + 3];
-    struct {
-        u64 size, ob_size, ob_sval;
-    } bytes;
-    struct {
-        u64 size, state, length, ascii_size;
-    } text;
-};
-static_assert(offsetof(Offsets313, text) == 67 * 8);
-
-struct Offsets314 {
-    char cookie[8];
-    u64 version, free_threaded;
-    decltype(Offsets313::runtime) runtime;
-    struct Interpreter {
-        u64 size, id, next, threads_head, threads_main, gc, imports, sysdict, builtins, ceval_gil,
-            gil, gil_enabled, gil_locked, gil_holder, code_generation, tlbc_generation;
-    } interpreter;
-    decltype(Offsets313::thread) thread;
-    struct Frame {
-        u64 size, previous, executable, instr_ptr, localsplus, owner, stackpointer, tlbc_index;
-    } frame;
-    struct Code {
-        u64 size, filename, name, qualname, linetable, firstlineno, argcount, names, kinds,
-            bytecode, tlbc;
-    } code;
-    decltype(Offsets313::object) object;
-    u64 type_tuple_list_set_dict_float_long[4 + 3 + 3 + 4 + 3 + 2 + 3];
-    decltype(Offsets313::bytes) bytes;
-    decltype(Offsets313::text) text;
-    u64 gc_gen_llist[2 + 4 + 2];
-    u64 debugger_support;
-};
-static_assert(offsetof(Offsets314, debugger_support) == 712); // as attach finds it
-
-struct Offsets315 {
-    char cookie[8];
-    u64 version, free_threaded;
-    decltype(Offsets313::runtime) runtime;
-    Offsets314::Interpreter interpreter;
-    struct {
-        u64 size, prev, next, interp, current_frame, base_frame, last_profiled_frame,
-            last_profiled_frame_seq, thread_id, native_thread_id, datastack, status, holds_gil,
-            gil_requested, current_exception, exc_state;
-    } thread;
-    u64 err_stackitem;
-    Offsets314::Frame frame;
-    Offsets314::Code code;
-    decltype(Offsets313::object) object;
-    u64 type_heap_tuple_list_set_dict_float_long[6 + 2 + 3 + 3 + 4 + 3 + 2 + 3];
-    decltype(Offsets313::bytes) bytes;
-    decltype(Offsets313::text) text;
-    u64 compact_text_size;
-    u64 gc_gen_llist[5 + 4 + 2];
-    u64 debugger_support;
-};
-static_assert(offsetof(Offsets315, debugger_support) == 840);
+using cpython::Offsets313;
+using cpython::Offsets314;
+using cpython::Offsets315;
+using cpython::u64;
 
 Layout table(int minor) {
     Layout layout;
@@ -101,13 +24,13 @@ Layout table(int minor) {
 #define SIZE(name, value, type) layout.name = value;
     switch (minor) {
         case 10:
-#include "inspect/layout_310.inc"
+#include "cpython/layout_310.inc"
             break;
         case 11:
-#include "inspect/layout_311.inc"
+#include "cpython/layout_311.inc"
             break;
         default:
-#include "inspect/layout_312.inc"
+#include "cpython/layout_312.inc"
             break;
     }
 #undef OFFSET

@@ -2,26 +2,24 @@
 #pragma once
 
 #include <sys/types.h>
-#include <sys/uio.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 
+#include "process/memory.h"
+
 namespace speedbump::inspect {
 
-// A piece of the target's memory.
-using Piece = iovec;
-inline Piece piece(uint64_t address, size_t size) {
-    return {reinterpret_cast<void*>(address), size}; // NOLINT: an address of another process
-}
+using process::Piece;
+using process::piece;
 
 // The memory of a process that runs meanwhile.
 class Source {
   public:
     virtual ~Source() = default;
-    // Copies the pieces in their order into `out`, one behind the other; the number of bytes up to
+    // Copies the pieces in their order into `out`, one after the other; the number of bytes up to
     // the first piece that can't be read in full, or -errno when the process can't be read at all.
     virtual ssize_t gather(std::span<const Piece> pieces, char* out) const = 0;
 
@@ -37,14 +35,16 @@ class Source {
     }
 };
 
-// By process_vm_readv: nothing is stopped, changed or written.
+// That of a process that is there: nothing is stopped, changed or written.
 class ProcessSource : public Source {
   public:
-    explicit ProcessSource(pid_t pid) : pid_(pid) {}
-    ssize_t gather(std::span<const Piece> pieces, char* out) const override;
+    explicit ProcessSource(pid_t pid) : memory_(pid) {}
+    ssize_t gather(std::span<const Piece> pieces, char* out) const override {
+        return memory_.gather(pieces, out);
+    }
 
   private:
-    pid_t pid_;
+    process::RemoteMemory memory_;
 };
 
 } // namespace speedbump::inspect

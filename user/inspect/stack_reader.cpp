@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "inspect/stack_reader.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -9,12 +10,12 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <span>
 
 #include "inspect/call_paths.h"
 #include "process/remote_elf.h"
 #include "process/threads.h"
+#include "util/proc.h"
 
 namespace speedbump::inspect {
 namespace {
@@ -37,7 +38,6 @@ constexpr uint64_t kFarInLoop = 256;        // bytes of code between two moments
 constexpr uint8_t kGeneratorOwner = 1;      // FRAME_OWNED_BY_GENERATOR
 constexpr uint8_t kFirstNonPythonOwner = 3; // FRAME_OWNED_BY_INTERPRETER, _BY_CSTACK
 constexpr uint64_t kTagBits = 7;            // of a _PyStackRef (3.14, free-threaded)
-constexpr uint64_t kPthreadTid = 720;       // glibc, x86-64: offsetof(struct pthread, tid)
 
 template <typename T>
 T load_at(const char* bytes) {
@@ -196,13 +196,9 @@ void raise_file_limit() {
 std::unordered_map<pid_t, pid_t> inner_thread_ids(pid_t pid) {
     std::unordered_map<pid_t, pid_t> ids;
     for (const pid_t outer : process::read_threads(pid)) {
-        std::ifstream status("/proc/" + std::to_string(pid) + "/task/" + std::to_string(outer) +
-                             "/status");
-        for (std::string line; std::getline(status, line);) {
-            if (!line.starts_with("NSpid:")) continue;
-            const size_t last = line.find_last_of(" \t");
-            ids[static_cast<pid_t>(std::atoi(line.c_str() + last + 1))] = outer;
-        }
+        const pid_t inner =
+            innermost_id(read_proc(fmt::format("/proc/{}/task/{}/status", pid, outer)));
+        if (inner != 0) ids[inner] = outer;
     }
     return ids;
 }
@@ -327,7 +323,7 @@ pid_t StackReader::Impl::tid_of(uint64_t thread,
         tid = source_->value<uint64_t>(thread + layout_.thread_native_id).value_or(0);
     } else {
         const auto pthread = source_->value<uint64_t>(thread + layout_.thread_id);
-        tid = source_->value<uint32_t>(pthread.value_or(0) + kPthreadTid).value_or(0);
+        tid = source_->value<uint32_t>(pthread.value_or(0) + process::kPthreadTid).value_or(0);
     }
     const auto outer = inner.find(static_cast<pid_t>(tid));
     return outer == inner.end() ? static_cast<pid_t>(tid) : outer->second;

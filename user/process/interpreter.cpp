@@ -5,6 +5,8 @@
 #include <array>
 #include <optional>
 
+#include "cpython/offsets.h"
+
 namespace speedbump::process {
 namespace {
 
@@ -12,15 +14,12 @@ namespace {
 // fields used, and they are stable within a minor version.
 bool runtime_initialized(const RemoteMemory& memory, uint64_t runtime, int minor) {
     if (minor >= 13) {
-        // _Py_DebugOffsets: cookie[8], version, free_threaded, then runtime_state.{size,
-        // finalizing, interpreters_head}.
-        auto head_offset = memory.value<uint64_t>(runtime + 40);
+        auto head_offset = memory.value<uint64_t>(runtime + cpython::kInterpretersHead);
         if (!head_offset || *head_offset > 1 << 20) return false;
         auto head = memory.value<uint64_t>(runtime + *head_offset);
         return head && *head != 0;
     }
-    // 3.11 put _initialized before preinitializing, preinitialized, core_initialized, initialized.
-    auto initialized = memory.value<int32_t>(runtime + (minor >= 11 ? 16 : 12));
+    auto initialized = memory.value<int32_t>(runtime + cpython::initialized_offset(minor));
     return initialized && *initialized == 1;
 }
 

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/openat2.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -12,6 +11,8 @@
 
 #include <charconv>
 #include <climits>
+
+#include "util/file.h"
 
 namespace speedbump::process {
 namespace {
@@ -98,14 +99,6 @@ Result<bool> is_mapped_file(const Fd& fd, const Mapping& mapping) {
     return false;
 }
 
-// Opens a path as the process sees it; no symbolic link leads out of its root.
-Fd open_below(const Fd& root, const std::string& path) {
-    struct open_how how {};
-    how.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-    how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
-    return Fd(static_cast<int>(::syscall(SYS_openat2, root.get(), path.c_str(), &how, sizeof how)));
-}
-
 } // namespace
 
 std::vector<Mapping> parse_maps(std::string_view text) {
@@ -163,7 +156,7 @@ Result<Fd> open_mapped_file(pid_t pid, const Mapping& mapping) {
         // A name may really end in " (deleted)".
         std::string candidates[] = {mapping.path, mapping.path + std::string(kDeleted)};
         for (size_t i = 0; i < (mapping.deleted ? 2 : 1); ++i) {
-            Fd other = open_below(root, candidates[i]);
+            Fd other = open_below(root, candidates[i], kFlags);
             if (!other.valid()) {
                 if (path_error == 0) path_error = errno;
                 continue;

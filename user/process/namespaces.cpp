@@ -7,25 +7,12 @@
 #include <charconv>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <string>
+
+#include "util/proc.h"
 
 namespace speedbump::process {
 namespace {
-
-// The PID of a process in its own namespace: the last of the line NSpid of proc(5); 0: it is gone.
-pid_t innermost_pid(pid_t pid) {
-    std::ifstream status(fmt::format("/proc/{}/status", pid));
-    for (std::string line; std::getline(status, line);) {
-        if (!line.starts_with("NSpid:")) continue;
-        std::istringstream numbers(line.substr(sizeof("NSpid:") - 1));
-        pid_t last = 0;
-        while (numbers >> last) {
-        }
-        return last;
-    }
-    return 0;
-}
 
 uint32_t namespace_at(const std::string& path) {
     struct stat status {};
@@ -52,7 +39,8 @@ PidNames::PidNames() : own_namespace_(namespace_at("/proc/self/ns/pid")) {}
 void PidNames::note(pid_t pid) {
     const uint32_t pid_namespace = pid_namespace_of(pid);
     if (pid_namespace == 0 || pid_namespace == own_namespace_) return;
-    const std::pair name(pid_namespace, innermost_pid(pid));
+    const std::pair name(pid_namespace,
+                         innermost_id(read_proc(fmt::format("/proc/{}/status", pid))));
     known_[name] = pid;
     unknown_.erase(name);
 }

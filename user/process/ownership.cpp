@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <fstream>
+#include <sstream>
 #include <string>
+
+#include "util/proc.h"
 
 namespace speedbump::process {
 
@@ -17,14 +19,10 @@ bool is_ours(pid_t pid) {
     const std::string place = fmt::format("/proc/{}", pid);
     struct stat owner {};
     if (stat(place.c_str(), &owner) != 0 || owner.st_uid != caller) return false;
-    std::ifstream status(place + "/status");
-    for (std::string word; status >> word;) {
-        if (word != "Uid:") continue;
-        uid_t real = 0, effective = 0, saved = 0;
-        return status >> real >> effective >> saved && real == caller && effective == caller &&
-               saved == caller;
-    }
-    return false;
+    std::istringstream ids(status_field(pid, "Uid"));
+    uid_t real = 0, effective = 0, saved = 0;
+    return ids >> real >> effective >> saved && real == caller && effective == caller &&
+           saved == caller;
 }
 
 Result<void> require_ours(std::span<const pid_t> pids) {

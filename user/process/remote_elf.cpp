@@ -2,14 +2,10 @@
 #include "process/remote_elf.h"
 
 #include <elf.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
-#include <fstream>
 
 namespace speedbump::process {
 namespace {
@@ -39,69 +35,7 @@ uint32_t sysv_hash(std::string_view name) {
     return hash;
 }
 
-int yama_scope() {
-    std::ifstream file("/proc/sys/kernel/yama/ptrace_scope");
-    int scope = 0;
-    file >> scope;
-    return scope;
-}
-
 } // namespace
-
-Error access_error(pid_t pid, const std::string& what, int error_number) {
-    Error error = errno_error("process " + std::to_string(pid) + ": " + what, error_number);
-    if (error.kind != ErrorKind::kPermission) return error;
-    switch (yama_scope()) {
-        case 1:
-            error.hint =
-                "yama lets only a parent look into a process (ptrace_scope 1): run as "
-                "root, or once: sudo sysctl kernel.yama.ptrace_scope=0";
-            break;
-        case 2:
-            error.hint = "yama asks for CAP_SYS_PTRACE (ptrace_scope 2): run as root";
-            break;
-        case 3:
-            error.hint =
-                "yama forbids ptrace until the next boot (ptrace_scope 3): start the "
-                "program with `speedbump run` instead";
-            break;
-        default:
-            error.hint = "run as root, or with CAP_SYS_PTRACE in the process's user namespace";
-    }
-    return error;
-}
-
-Result<void> RemoteMemory::read(uint64_t address, void* buffer, size_t size) const {
-    iovec local{buffer, size};
-    iovec remote{reinterpret_cast<void*>(address), size};
-    ssize_t count = process_vm_readv(pid_, &local, 1, &remote, 1, 0);
-    if (count < 0) return access_error(pid_, "read its memory", errno);
-    if (static_cast<size_t>(count) != size) return access_error(pid_, "read its memory", EFAULT);
-    return {};
-}
-
-size_t RemoteMemory::read_some(uint64_t address, void* buffer, size_t size) const {
-    // The kernel stops at the first bad remote iovec, so one per page tells how far it got.
-    size_t done = 0;
-    while (done < size) {
-        std::array<iovec, 64> remote;
-        size_t count = 0;
-        size_t planned = done;
-        while (count < remote.size() && planned < size) {
-            uint64_t from = address + planned;
-            size_t piece = std::min<size_t>(size - planned, kPageSize - from % kPageSize);
-            remote[count++] = {reinterpret_cast<void*>(from), piece};
-            planned += piece;
-        }
-        iovec local{static_cast<char*>(buffer) + done, planned - done};
-        ssize_t got = process_vm_readv(pid_, &local, 1, remote.data(), count, 0);
-        if (got <= 0) break;
-        bool hole = static_cast<size_t>(got) < planned - done;
-        done += static_cast<size_t>(got);
-        if (hole) break;
-    }
-    return done;
-}
 
 bool RemoteModule::contains_code(uint64_t address) const {
     return std::any_of(code_.begin(), code_.end(),

@@ -12,35 +12,10 @@
 #include <vector>
 
 #include "process/maps.h"
+#include "process/memory.h"
 #include "util/result.h"
 
 namespace speedbump::process {
-
-// The memory of another process, by process_vm_readv: no stop, no ptrace attachment. Needs
-// CAP_SYS_PTRACE or the right to ptrace; kPermission with a hint otherwise. Cheap to copy.
-class RemoteMemory {
-  public:
-    explicit RemoteMemory(pid_t pid) : pid_(pid) {}
-
-    // All `size` bytes, or an error.
-    Result<void> read(uint64_t address, void* buffer, size_t size) const;
-    // As many bytes as can be read before the first hole; 0 when there are none.
-    size_t read_some(uint64_t address, void* buffer, size_t size) const;
-    template <typename T>
-    std::optional<T> value(uint64_t address) const {
-        T result;
-        if (read_some(address, &result, sizeof(result)) != sizeof(result)) return std::nullopt;
-        return result;
-    }
-    pid_t pid() const { return pid_; }
-
-  private:
-    pid_t pid_;
-};
-
-// What a refusal to look into or stop a process means here, with the way out: yama, a container's
-// limits, another user's process.
-Error access_error(pid_t pid, const std::string& what, int error_number);
 
 // One ELF file as it lies in the memory of a process: executable or shared library. Everything is
 // read from memory, so files that are stripped, deleted, replaced or of another mount namespace

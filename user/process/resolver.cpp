@@ -3,10 +3,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/openat2.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,10 +14,11 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "elf/ifunc.h"
 #include "elf/image.h"
+#include "process/ifunc.h"
 #include "process/symbol_matcher.h"
 #include "targets/matcher.h"
+#include "util/file.h"
 #include "util/passing.h"
 
 namespace speedbump::process {
@@ -40,18 +39,6 @@ std::string read_link(const std::string& path) {
 
 std::string path_of_descriptor(const Fd& fd) {
     return read_link(fmt::format("/proc/self/fd/{}", fd.get()));
-}
-
-// Opens `path` below `root` ("" is our own); no symbolic link leads out of it.
-Fd open_below(const std::string& root, const std::string& path, int flags) {
-    if (root.empty()) return Fd(::open(path.c_str(), flags | O_CLOEXEC));
-    const Fd directory(::open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    if (!directory.valid()) return Fd();
-    struct open_how how = {};
-    how.flags = static_cast<uint64_t>(flags | O_CLOEXEC);
-    how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
-    return Fd(
-        static_cast<int>(::syscall(SYS_openat2, directory.get(), path.c_str(), &how, sizeof(how))));
 }
 
 // What /proc/PID/maps shows for mappings of this file. stat tells other numbers on overlayfs and
@@ -107,7 +94,7 @@ struct Sighting {
     std::vector<std::string> paths; // as its process sees it, and by its other names
     bool is_main_executable = false;
     std::string debug_root;
-    elf::IfuncResolver* ifuncs = nullptr; // of the process; none when looked at by path
+    IfuncResolver* ifuncs = nullptr; // of the process; none when looked at by path
 };
 
 } // namespace
@@ -407,7 +394,7 @@ Result<Findings> Resolver::look_at_process(pid_t pid) {
 
     findings.matches = std::exchange(impl.held.matches, {});
     findings.skipped = std::exchange(impl.held.skipped, {});
-    elf::IfuncResolver ifuncs(pid, *maps);
+    IfuncResolver ifuncs(pid, *maps);
 
     struct Seen {
         const Mapping* mapping;

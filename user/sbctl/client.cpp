@@ -8,6 +8,7 @@
 #include <charconv>
 
 #include "device_abi.h"
+#include "sb_common.h"
 #include "util/fd.h"
 
 namespace speedbump::sbctl {
@@ -26,9 +27,10 @@ std::string sentence(int error_number) {
         case ENOEXEC:
             return "the file is not a program or library of this machine";
         case ENAMETOOLONG:
-            return "the path is longer than 256 bytes, or the symbol longer than 128";
+            return fmt::format("the path is longer than {} bytes, or the symbol longer than {}",
+                               SB_PATH_MAX, SB_SYMBOL_MAX);
         case ERANGE:
-            return "the delay is over 10 s";
+            return fmt::format("the delay is over {} s", SB_MAX_DELAY_SECONDS);
         case EEXIST:
             return "the target is there already";
         case ENOSPC:

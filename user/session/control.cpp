@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -22,6 +21,7 @@
 #include "session/control_guard.h"
 #include "util/clock.h"
 #include "util/control_directory.h"
+#include "util/event_loop.h"
 
 namespace speedbump::session {
 
@@ -126,7 +126,6 @@ struct ControlServer::Impl {
     ControlHandlers handlers;
     std::function<void(const std::string&)> warn;
 
-    Result<void> watch(int fd, uint32_t events, uint64_t source) const;
     Result<void> try_listen();
     void accept_clients();
     void make_room();
@@ -146,12 +145,13 @@ ControlServer::ControlServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 
 Result<std::unique_ptr<ControlServer>> ControlServer::create() {
     auto impl = std::make_unique<Impl>();
-    impl->epoll = Fd(::epoll_create1(EPOLL_CLOEXEC));
-    if (!impl->epoll.valid()) return errno_error("epoll_create1", errno);
+    auto epoll = make_epoll();
+    if (!epoll) return std::move(epoll).error();
+    impl->epoll = std::move(*epoll);
     impl->more = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!impl->more.valid()) return errno_error("eventfd", errno);
     impl->spare = Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-    if (auto done = impl->watch(impl->more.get(), EPOLLIN, kMore); !done) {
+    if (auto done = watch_descriptor(impl->epoll, impl->more.get(), kMore); !done) {
         return std::move(done).error();
     }
     return std::unique_ptr<ControlServer>(new ControlServer(std::move(impl)));
@@ -161,16 +161,6 @@ ControlServer::~ControlServer() {
     if (impl_->listener.valid()) {
         remove_control_files(impl_->directory, impl_->directory_path, impl_->names);
     }
-}
-
-Result<void> ControlServer::Impl::watch(int fd, uint32_t events, uint64_t source) const {
-    epoll_event event = {};
-    event.events = events;
-    event.data.u64 = source;
-    if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-        return errno_error("epoll_ctl", errno);
-    }
-    return {};
 }
 
 Result<void> ControlServer::Impl::try_listen() {
@@ -252,9 +242,10 @@ Result<void> ControlServer::start(ControlHandlers handlers,
                        impl_->names[1].c_str()) != 0) {
             return errno_error("publish " + impl_->directory_path + "/" + impl_->names[1], errno);
         }
-        if (auto done = impl_->watch(impl_->listener.get(), EPOLLIN, kListener); !done) return done;
+        auto done = watch_descriptor(impl_->epoll, impl_->listener.get(), kListener);
+        if (!done) return done;
     }
-    if (impl_->fifo.valid()) return impl_->watch(impl_->fifo.get(), EPOLLIN, kFifo);
+    if (impl_->fifo.valid()) return watch_descriptor(impl_->epoll, impl_->fifo.get(), kFifo);
     return {};
 }
 
@@ -300,7 +291,7 @@ void ControlServer::Impl::admit(Fd fd) {
     }
     make_room();
     const int number = fd.get();
-    if (!watch(number, EPOLLIN, static_cast<uint64_t>(number))) return;
+    if (!watch_descriptor(epoll, number, static_cast<uint64_t>(number))) return;
     clients.emplace_back();
     clients.back().fd = std::move(fd);
 }

@@ -13,6 +13,7 @@
 #include "engine/features.h"
 #include "process/maps.h"
 #include "process/remote_elf.h"
+#include "sb_common.h"
 #include "targets/matcher.h"
 #include "util/clock.h"
 #include "util/log.h"
@@ -26,7 +27,7 @@ using std::chrono::nanoseconds;
 
 constexpr size_t kFirstBatch = 256;
 constexpr size_t kLargestBatch = 8192;
-constexpr size_t kMostFunctions = 65536; // SB_MAX_TARGETS
+constexpr size_t kMostFunctions = SB_MAX_TARGETS;
 constexpr milliseconds kShortestWatch(50);
 constexpr milliseconds kLook(2);
 constexpr milliseconds kLongestLook(20); // while a batch is as cheap as it began

@@ -4,7 +4,6 @@
 #include <elf.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include <sstream>
 
 #include "util/fd.h"
+#include "util/spawn.h"
 
 namespace speedbump::session {
 
@@ -76,18 +76,8 @@ std::string output_of(const std::vector<std::string>& command) {
     if (pipe2(ends, O_CLOEXEC) != 0) return "";
     const Fd reader(ends[0]);
     Fd writer(ends[1]);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, writer.get(), STDOUT_FILENO);
-    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-    std::vector<char*> arguments;
-    for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
-    arguments.push_back(nullptr);
-    pid_t child = -1;
-    const int failed =
-        posix_spawn(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
-    posix_spawn_file_actions_destroy(&actions);
-    if (failed != 0) return "";
+    const auto child = spawn(command, writer, {.has_errors = false});
+    if (!child) return "";
     writer.reset();
     std::string output;
     char buffer[4096];
@@ -97,8 +87,8 @@ std::string output_of(const std::vector<std::string>& command) {
         if (got <= 0) break;
         output.append(buffer, static_cast<size_t>(got));
     }
-    kill(child, SIGKILL); // ended already, unless it hangs
-    waitpid(child, nullptr, 0);
+    kill(*child, SIGKILL); // ended already, unless it hangs
+    waitpid(*child, nullptr, 0);
     return output;
 }
 

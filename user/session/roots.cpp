@@ -14,21 +14,11 @@
 
 #include "abi.h"
 #include "process/ownership.h"
+#include "util/proc.h"
 
 namespace speedbump::session {
 
 namespace {
-
-// A field of /proc/PID/status, or empty.
-std::string status_field(pid_t pid, const std::string& name) {
-    std::ifstream status("/proc/" + std::to_string(pid) + "/status");
-    for (std::string line; std::getline(status, line);) {
-        if (line.rfind(name + ":", 0) != 0) continue;
-        const size_t value = line.find_first_not_of(" \t", name.size() + 1);
-        return value == std::string::npos ? "" : line.substr(value);
-    }
-    return "";
-}
 
 Result<uint32_t> find_root(pid_t pid, const std::vector<process::ListedProcess>& processes,
                            uint32_t own_tgid) {

@@ -2,7 +2,6 @@
 #include "session/session.h"
 
 #include <fmt/format.h>
-#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -30,6 +29,7 @@
 #include "session/unfinished.h"
 #include "targets/matcher.h"
 #include "util/clock.h"
+#include "util/event_loop.h"
 
 namespace speedbump::session {
 
@@ -257,14 +257,13 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options,
     impl->floors = *floors;
     if (impl->kmod && !impl->kmod->accepts_nop5()) impl->features.nop5_is_safe = false;
 
-    impl->epoll = Fd(epoll_create1(EPOLL_CLOEXEC));
-    if (!impl->epoll.valid()) return errno_error("epoll_create1", errno);
+    auto epoll = make_epoll();
+    if (!epoll) return std::move(epoll).error();
+    impl->epoll = std::move(*epoll);
     for (const int fd : {impl->bpf->event_fd(), impl->mappings ? impl->mappings->fd() : -1}) {
-        epoll_event event{};
-        event.events = EPOLLIN;
-        event.data.fd = fd;
-        if (fd >= 0 && epoll_ctl(impl->epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0)
-            return errno_error("epoll_ctl", errno);
+        if (fd < 0) continue;
+        if (auto added = watch_descriptor(impl->epoll, fd, 0); !added)
+            return std::move(added).error();
     }
 
     if (auto built = impl->build_tree(); !built) return std::move(built).error();
@@ -401,12 +400,7 @@ Result<void> Session::Impl::find_python_targets() {
 }
 
 Result<void> Session::Impl::watch_python() {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.fd = python->fd();
-    if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, python->fd(), &event) != 0)
-        return errno_error("epoll_ctl", errno);
-    return {};
+    return watch_descriptor(epoll, python->fd(), 0);
 }
 
 void Session::Impl::hook_interpreters() {
@@ -941,11 +935,8 @@ Result<std::string> Session::python_path_entry() {
 Result<void> Session::run_for(milliseconds timeout, int wake_fd) {
     const auto deadline = Clock::now() + timeout;
     if (wake_fd >= 0) {
-        epoll_event event{};
-        event.events = EPOLLIN;
-        event.data.fd = wake_fd;
-        if (epoll_ctl(impl_->epoll.get(), EPOLL_CTL_ADD, wake_fd, &event) != 0 && errno != EEXIST)
-            return errno_error("epoll_ctl", errno);
+        auto added = watch_descriptor(impl_->epoll, wake_fd, 0);
+        if (!added && added.error().error_number != EEXIST) return std::move(added).error();
     }
     for (;;) {
         const auto left = std::max<Clock::duration>(deadline - Clock::now(), Clock::duration(0));

@@ -449,7 +449,7 @@ bool LineParser::parse_bare_number(Span token, Options& given) {
     const Result<nanoseconds> delay = parse_duration(text(token));
     if (!delay || *delay > kMaxDelay) {
         return fail(token, "bad delay: " + in_quotes(text(token)) + " ns is more than 10s",
-                    "a delay from 0 to 10000000000 (nanoseconds)");
+                    fmt::format("a delay from 0 to {} (nanoseconds)", SB_MAX_DELAY_NS));
     }
     return set_once(given.delay, *delay, token, "delay");
 }

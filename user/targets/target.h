@@ -9,11 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "sb_common.h"
+
 namespace speedbump::targets {
 
 using std::chrono::nanoseconds;
 
-inline constexpr nanoseconds kMaxDelay = std::chrono::seconds(10);
+inline constexpr nanoseconds kMaxDelay{SB_MAX_DELAY_NS};
 inline constexpr nanoseconds kDefaultDelay = std::chrono::microseconds(1);
 inline constexpr size_t kMaxLineBytes = 4096;
 inline constexpr size_t kMaxFileBytes = 16u << 20;

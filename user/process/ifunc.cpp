@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: MIT
-#include "elf/ifunc.h"
+#include "process/ifunc.h"
 
 #include <elf.h>
 #include <fmt/format.h>
-#include <sys/uio.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <set>
 
 #include "elf/image.h"
 
-namespace speedbump::elf {
+namespace speedbump::process {
+
+using elf::ElfFile;
+using elf::Function;
+
 namespace {
 
 #if defined(__x86_64__)
@@ -57,14 +61,13 @@ bool is_stub(std::basic_string_view<unsigned char> code) {
 
 } // namespace
 
-IfuncResolver::IfuncResolver(pid_t pid, std::vector<process::Mapping> mappings)
-    : pid_(pid), mappings_(std::move(mappings)) {}
+IfuncResolver::IfuncResolver(pid_t pid, std::vector<Mapping> mappings)
+    : memory_(pid), mappings_(std::move(mappings)) {}
 
 bool IfuncResolver::read(uint64_t address, void* to, size_t size) {
-    iovec local{to, size};
-    iovec remote{reinterpret_cast<void*>(static_cast<uintptr_t>(address)), size};
-    ssize_t got = ::process_vm_readv(pid_, &local, 1, &remote, 1, 0);
-    if (got < 0 && (errno == EPERM || errno == EACCES || errno == ESRCH)) read_error_ = errno;
+    const Piece whole = piece(address, size);
+    const ssize_t got = memory_.gather({&whole, 1}, static_cast<char*>(to));
+    if (got == -EPERM || got == -EACCES || got == -ESRCH) read_error_ = static_cast<int>(-got);
     return got >= 0 && static_cast<size_t>(got) == size;
 }
 
@@ -72,9 +75,7 @@ std::optional<std::vector<unsigned char>> IfuncResolver::read_bytes(uint64_t add
                                                                     uint64_t limit) {
     if (size > limit) return std::nullopt;
     // Only what is mapped is worth room for it.
-    auto holds = [&](const process::Mapping& one) {
-        return address >= one.start && address < one.end;
-    };
+    auto holds = [&](const Mapping& one) { return address >= one.start && address < one.end; };
     if (std::none_of(mappings_.begin(), mappings_.end(), holds)) return std::nullopt;
     std::vector<unsigned char> bytes(size);
     if (!read(address, bytes.data(), bytes.size())) return std::nullopt;
@@ -82,7 +83,7 @@ std::optional<std::vector<unsigned char>> IfuncResolver::read_bytes(uint64_t add
 }
 
 // Collects what the slots of one module hold. `first` maps the start of its file.
-void IfuncResolver::read_module(const process::Mapping& first) {
+void IfuncResolver::read_module(const Mapping& first) {
     Elf64_Ehdr header;
     if (!read(first.start, &header, sizeof header) ||
         std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
@@ -104,7 +105,7 @@ void IfuncResolver::read_module(const process::Mapping& first) {
     if (!bytes) return;
     uint64_t symbols = 0, strings = 0, strings_size = 0;
     uint64_t tables[2] = {}, sizes[2] = {};
-    for (const Elf64_Dyn& entry : as_table<Elf64_Dyn>(*bytes)) {
+    for (const Elf64_Dyn& entry : elf::as_table<Elf64_Dyn>(*bytes)) {
         // glibc relocates these pointers in place, musl and others do not.
         uint64_t pointer = entry.d_un.d_ptr < *bias ? *bias + entry.d_un.d_ptr : entry.d_un.d_ptr;
         if (entry.d_tag == DT_NULL) break;
@@ -126,7 +127,7 @@ void IfuncResolver::read_module(const process::Mapping& first) {
         if (tables[i] == 0 || sizes[i] == 0) continue;
         auto table = read_bytes(tables[i], sizes[i], kMaxRelocations);
         if (!table) continue;
-        for (const Elf64_Rela& entry : as_table<Elf64_Rela>(*table)) {
+        for (const Elf64_Rela& entry : elf::as_table<Elf64_Rela>(*table)) {
             uint32_t type = static_cast<uint32_t>(ELF64_R_TYPE(entry.r_info));
             if ((type != kJumpSlot && type != kGlobalData && type != kAbsolute) ||
                 entry.r_addend != 0)
@@ -141,16 +142,14 @@ void IfuncResolver::read_module(const process::Mapping& first) {
     auto text = read_bytes(strings, strings_size, kMaxStrings);
     if (!symbol_bytes || !text || text->empty()) return;
     text->back() = 0;
-    std::vector<Elf64_Sym> names = as_table<Elf64_Sym>(*symbol_bytes);
+    std::vector<Elf64_Sym> names = elf::as_table<Elf64_Sym>(*symbol_bytes);
     for (size_t at = 0; at < slots.size(); at += kBatch) {
         size_t count = std::min(kBatch, slots.size() - at);
         std::vector<uint64_t> values(count);
-        std::vector<iovec> remote(count);
+        std::vector<Piece> pieces(count);
         for (size_t i = 0; i < count; ++i)
-            remote[i] = {reinterpret_cast<void*>(static_cast<uintptr_t>(slots[at + i].address)),
-                         sizeof(uint64_t)};
-        iovec local{values.data(), count * sizeof(uint64_t)};
-        ssize_t got = ::process_vm_readv(pid_, &local, 1, remote.data(), count, 0);
+            pieces[i] = piece(slots[at + i].address, sizeof(uint64_t));
+        const ssize_t got = memory_.gather(pieces, reinterpret_cast<char*>(values.data()));
         for (size_t i = 0; i < count && got >= static_cast<ssize_t>((i + 1) * 8); ++i) {
             const Elf64_Sym& symbol = names[slots[at + i].symbol];
             if (symbol.st_name >= text->size()) continue;
@@ -164,13 +163,13 @@ void IfuncResolver::read_modules() {
     if (modules_read_) return;
     modules_read_ = true;
     size_t count = 0;
-    for (const process::Mapping& mapping : mappings_)
+    for (const Mapping& mapping : mappings_)
         if (mapping.file_offset == 0 && ++count <= kMaxModules) read_module(mapping);
 }
 
 std::optional<uint64_t> IfuncResolver::implementation_at(uint64_t address, const ElfFile& file,
                                                          uint64_t device, uint64_t inode) const {
-    for (const process::Mapping& mapping : mappings_) {
+    for (const Mapping& mapping : mappings_) {
         if (address < mapping.start || address >= mapping.end) continue;
         if (!mapping.executable || mapping.device != device || mapping.inode != inode)
             return std::nullopt;
@@ -195,7 +194,7 @@ Result<uint64_t> IfuncResolver::resolve(const ElfFile& file, uint64_t device, ui
         own_slots_.clear();
         auto relocations = file.relocations();
         if (!relocations) return std::move(relocations.error()).with_context(name);
-        for (const Relocation& relocation : *relocations)
+        for (const elf::Relocation& relocation : *relocations)
             if (relocation.type == kIrelative)
                 own_slots_.emplace(relocation.addend, relocation.address);
         relocated_file_ = &file;
@@ -203,10 +202,10 @@ Result<uint64_t> IfuncResolver::resolve(const ElfFile& file, uint64_t device, ui
     std::set<uint64_t> found; // offsets of implementations
     bool is_mapped = false;
     auto [own, own_end] = own_slots_.equal_range(function.address);
-    for (const process::Mapping& mapping : mappings_) {
+    for (const Mapping& mapping : mappings_) {
         if (!mapping.executable || mapping.device != device || mapping.inode != inode) continue;
         is_mapped = true;
-        for (const Segment& segment : file.segments()) {
+        for (const elf::Segment& segment : file.segments()) {
             if (!segment.executable || segment.offset < mapping.file_offset ||
                 segment.offset - mapping.file_offset >= mapping.end - mapping.start)
                 continue;
@@ -253,7 +252,7 @@ Result<uint64_t> IfuncResolver::resolve(const ElfFile& file, uint64_t device, ui
     if (found.size() > 1) return not_found("the process uses several implementations");
     if (read_error_ != 0)
         return errno_error(fmt::format("indirect function {} of {}: read the memory of process {}",
-                                       name, file.path(), pid_),
+                                       name, file.path(), memory_.pid()),
                            read_error_)
             .with_hint("this needs CAP_SYS_PTRACE, or to be the process's user");
     if (ambiguous) return not_found("several functions of the file have this name");
@@ -262,4 +261,4 @@ Result<uint64_t> IfuncResolver::resolve(const ElfFile& file, uint64_t device, ui
     return not_found("nothing in the process refers to it");
 }
 
-} // namespace speedbump::elf
+} // namespace speedbump::process

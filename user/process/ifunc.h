@@ -11,42 +11,43 @@
 
 #include "elf/symbols.h"
 #include "process/maps.h"
+#include "process/memory.h"
 #include "util/result.h"
 
-namespace speedbump::elf {
+namespace speedbump::process {
 
 // Finds out which implementation of an indirect function (IFUNC) a process uses: not by calling
 // the resolver, but by reading the addresses that the dynamic linker has already put into the
 // process. One object per look at a process; what it reads there it reads once.
 class IfuncResolver {
   public:
-    // `mappings` are those of the process (process::read_maps).
-    IfuncResolver(pid_t pid, std::vector<process::Mapping> mappings);
+    // `mappings` are those of the process (read_maps).
+    IfuncResolver(pid_t pid, std::vector<Mapping> mappings);
 
     // The file offset, in the same file, of the implementation. `file` is what the mappings with
     // this device and inode show. kNotFound, with the reason in words, when the process has not
     // bound the function yet, binds it to another file, or the name stands for several functions;
     // kPermission when its memory may not be read.
-    Result<uint64_t> resolve(const ElfFile& file, uint64_t device, uint64_t inode,
-                             const Function& function);
+    Result<uint64_t> resolve(const elf::ElfFile& file, uint64_t device, uint64_t inode,
+                             const elf::Function& function);
 
   private:
     bool read(uint64_t address, void* to, size_t size);
     std::optional<std::vector<unsigned char>> read_bytes(uint64_t address, uint64_t size,
                                                          uint64_t limit);
     void read_modules();
-    void read_module(const process::Mapping& first);
+    void read_module(const Mapping& first);
     // The offset in the file when the address is that of an implementation.
-    std::optional<uint64_t> implementation_at(uint64_t address, const ElfFile& file,
+    std::optional<uint64_t> implementation_at(uint64_t address, const elf::ElfFile& file,
                                               uint64_t device, uint64_t inode) const;
 
-    pid_t pid_;
-    std::vector<process::Mapping> mappings_;
+    RemoteMemory memory_;
+    std::vector<Mapping> mappings_;
     int read_error_ = 0; // errno of the last read that failed for want of rights
     bool modules_read_ = false;
-    std::multimap<std::string, uint64_t> values_; // symbol name to what its slots hold
-    const ElfFile* relocated_file_ = nullptr;     // whose relative slots are in the next
-    std::multimap<uint64_t, uint64_t> own_slots_; // resolver's address to slot's address
+    std::multimap<std::string, uint64_t> values_;  // symbol name to what its slots hold
+    const elf::ElfFile* relocated_file_ = nullptr; // whose relative slots are in the next
+    std::multimap<uint64_t, uint64_t> own_slots_;  // resolver's address to slot's address
 };
 
-} // namespace speedbump::elf
+} // namespace speedbump::process

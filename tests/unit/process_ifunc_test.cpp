@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "elf/ifunc.h"
+#include "process/ifunc.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,12 @@
 
 #include "elf_workshop.h"
 
-namespace speedbump::elf {
+namespace speedbump::process {
 namespace {
+
+using elf::find_function;
+using elf::Function;
+using elf::Workshop;
 
 using testing::HasSubstr;
 
@@ -50,9 +54,9 @@ class IfuncTest : public testing::Test {
   protected:
     // What the resolver says of a function of the mapped file whose path ends so.
     Result<uint64_t> resolve(pid_t pid, const std::string& suffix, const std::string& name) {
-        auto mappings = process::read_maps(pid);
+        auto mappings = read_maps(pid);
         EXPECT_TRUE(mappings);
-        for (const process::Mapping& mapping : *mappings) {
+        for (const Mapping& mapping : *mappings) {
             if (!mapping.path.ends_with(suffix) || !mapping.executable) continue;
             auto file = Workshop::try_open(mapping.path);
             EXPECT_TRUE(file);
@@ -66,9 +70,9 @@ class IfuncTest : public testing::Test {
     }
     // The file offset that an address of the child stands for.
     static uint64_t offset_of(pid_t pid, uint64_t address) {
-        auto mappings = process::read_maps(pid);
+        auto mappings = read_maps(pid);
         EXPECT_TRUE(mappings);
-        for (const process::Mapping& mapping : *mappings)
+        for (const Mapping& mapping : *mappings)
             if (address >= mapping.start && address < mapping.end)
                 return address - mapping.start + mapping.file_offset;
         ADD_FAILURE() << std::hex << address << " is mapped by no file";
@@ -204,7 +208,7 @@ TEST_F(IfuncTest, ProcessThatIsGone) {
     auto file = shop_.open("libthing.so");
     const Function* function = find_function(*file, "thing");
     ASSERT_NE(function, nullptr);
-    process::Mapping mapping;
+    Mapping mapping;
     mapping.start = 0x10000;
     mapping.end = 0x20000;
     mapping.executable = true;
@@ -221,4 +225,4 @@ TEST_F(IfuncTest, ProcessThatIsGone) {
 }
 
 } // namespace
-} // namespace speedbump::elf
+} // namespace speedbump::process

@@ -1,0 +1,1 @@
+../bpf/sb_common.h

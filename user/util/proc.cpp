@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+#include "util/proc.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+
+#include "util/fd.h"
+
+namespace speedbump {
+
+std::string read_proc(const std::string& path) {
+    const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    std::string text;
+    if (!fd.valid()) return text;
+    char buffer[4096];
+    for (;;) {
+        const ssize_t got = ::read(fd.get(), buffer, sizeof(buffer));
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return text;
+        text.append(buffer, static_cast<size_t>(got));
+    }
+}
+
+std::string_view status_field(std::string_view status, std::string_view name) {
+    for (size_t at = 0; at < status.size();) {
+        const size_t end = std::min(status.find('\n', at), status.size());
+        std::string_view line = status.substr(at, end - at);
+        at = end + 1;
+        if (!line.starts_with(name) || !line.substr(name.size()).starts_with(':')) continue;
+        line.remove_prefix(name.size() + 1);
+        return line.substr(std::min(line.find_first_not_of(" \t"), line.size()));
+    }
+    return {};
+}
+
+std::string status_field(pid_t pid, std::string_view name) {
+    return std::string(status_field(read_proc(fmt::format("/proc/{}/status", pid)), name));
+}
+
+pid_t innermost_id(std::string_view status) {
+    const std::string_view ids = status_field(status, "NSpid"); // of each namespace, ours first
+    return std::atoi(std::string(ids.substr(ids.find_last_of(" \t") + 1)).c_str());
+}
+
+} // namespace speedbump

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <string_view>
+
+namespace speedbump {
+
+// The text of a file of /proc; empty when it can't be read.
+std::string read_proc(const std::string& path);
+
+// The value of a field, such as "State", in the text of a /proc/PID/status: what follows the colon
+// and blanks, up to the end of the line; empty when there is none.
+std::string_view status_field(std::string_view status, std::string_view name);
+// The same of a process that is read for it.
+std::string status_field(pid_t pid, std::string_view name);
+
+// The id that a process or thread has in its own PID namespace, by its status; 0 when it is gone.
+pid_t innermost_id(std::string_view status);
+
+} // namespace speedbump
