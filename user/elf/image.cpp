@@ -60,7 +60,7 @@ class FileSource : public Source {
 
     // Moves the position of the descriptor, which nobody reads by.
     std::vector<Extent> data_in(uint64_t offset, uint64_t size) const override {
-        const std::vector<Extent> all{{offset, offset + size}};
+        std::vector<Extent> all{{offset, offset + size}};
         if (size < kLargeRange) return all;
         std::vector<Extent> found;
         for (uint64_t at = offset; at < offset + size;) {

@@ -412,8 +412,7 @@ bool LineParser::parse_option(Span token, Options& given, World world) {
         Result<nanoseconds> time = parse_duration(value);
         if (!time) {
             return fail(value.empty() ? token : value_span,
-                        fmt::format("bad {}: {}", key, time.error().message),
-                        std::move(time).error().hint);
+                        fmt::format("bad {}: {}", key, time.error().message), time.error().hint);
         }
         if (key == "start") return set_once(given.start, *time, token, "start");
         if (key == "duration") return set_once(given.duration, *time, token, "duration");

@@ -115,7 +115,7 @@ std::string printable(std::string_view text) {
 
 size_t printed_columns(Character character) {
     if (character.code >= 0x20 && character.code < 0x7f) return 1;
-    if (in_ranges(kEscaped, character.code)) return 4 * character.bytes;
+    if (in_ranges(kEscaped, character.code)) return size_t{4} * character.bytes;
     if (in_ranges(kZeroWidth, character.code)) return 0;
     if (in_ranges(kWide, character.code)) return 2;
     return 1;
