@@ -35,7 +35,7 @@ class Programs {
     uint64_t lost_calls();
 
     explicit Programs(session::Session& session)
-        : session_(session), features_(engine::probe_features()) {}
+        : session_(session), features_(session.features()) {}
 
   private:
     struct Deleter {
@@ -44,7 +44,7 @@ class Programs {
     void drop_older_calls();
 
     session::Session& session_;
-    engine::Features features_;
+    const engine::Features& features_; // the session's
     std::unique_ptr<progress_bpf, Deleter> skeleton_;
     uint32_t sites_ = 0;
     uint64_t lost_before_ = 0;

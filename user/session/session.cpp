@@ -1135,3 +1135,7 @@ Result<std::vector<engine::Counts>> Session::counts() {
 }
 
 } // namespace speedbump::session
+const engine::Features& Session::features() const {
+    return impl_->features;
+}
+
