@@ -167,6 +167,7 @@ struct Session::Impl {
     Result<void> place(const FileKey& key, TargetFile::Placed& placed, pid_t only);
     Result<void> probe_member(Member& member, const FileKey& key);
     Result<void> probe_all_files(Member& member);
+    void probe_together(const FileKey& key);
     Result<void> forward(const FileKey& key, TargetFile::Placed& placed);
     Result<std::vector<pid_t>> topmost(uint64_t mask);
     Result<void> widen(const FileKey& key);
@@ -361,6 +362,7 @@ Result<void> Session::Impl::find_targets() {
         for (auto& [other_tgid, other] : members.all())
             other.files.insert(named.begin(), named.end());
     }
+    for (const auto& [key, target_file] : files) probe_together(key);
     for (auto& [tgid, member] : members.all())
         if (auto probed = probe_all_files(member); !probed)
             return std::move(probed).error().with_context(
@@ -564,6 +566,26 @@ Result<void> Session::Impl::probe_member(Member& member, const FileKey& key) {
     return done;
 }
 
+// Puts a file's probes in place in all members that have none of them; where that is refused it is
+// left to probe_member().
+void Session::Impl::probe_together(const FileKey& key) {
+    TargetFile& target_file = files[key];
+    if (is_out || kmod || target_file.wide || target_file.probes.empty()) return;
+    std::vector<uint32_t> tgids;
+    std::vector<pid_t> pids;
+    for (const auto& [tgid, member] : members.all()) {
+        if (!member.alive || !member.files.contains(key) || target_file.narrow.contains(tgid))
+            continue;
+        tgids.push_back(tgid);
+        pids.push_back(member.pid);
+    }
+    if (pids.size() < 2) return;
+    auto links = bpf->attach_narrow(attach_path(key), target_file.probes, pids);
+    for (size_t i = 0; i < tgids.size(); ++i)
+        if (!links[i].empty())
+            target_file.narrow[tgids[i]] = {std::move(links[i]), target_file.probes.size()};
+}
+
 Result<void> Session::Impl::probe_all_files(Member& member) {
     for (const FileKey& key : member.files)
         if (auto probed = probe_member(member, key); !probed) return probed;
@@ -632,6 +654,7 @@ void Session::Impl::narrow(const FileKey& key) {
     TargetFile& target_file = files[key];
     if (!target_file.wide || !may_be_narrow() || kmod) return;
     target_file.wide = false;
+    probe_together(key);
     for (auto& [tgid, member] : members.all())
         if (member.alive && member.files.contains(key))
             if (auto probed = probe_member(member, key); !probed) put_off(member, probed.error());
@@ -1052,6 +1075,7 @@ Result<void> Session::put_back() {
         if (!target_file.wide || target_file.probes.empty()) continue;
         if (auto placed = self.place(key, target_file.for_all, kEveryone); !placed) return placed;
     }
+    for (const auto& [key, target_file] : self.files) self.probe_together(key);
     for (auto& [tgid, member] : self.members.all())
         if (member.alive)
             if (auto probed = self.probe_all_files(member); !probed)
