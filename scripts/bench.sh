@@ -3,14 +3,14 @@
 # Prints the figures of docs/measurements.md, both sides of each in one run. Needs root and a quiet
 # machine.
 #
-#   scripts/bench.sh [cost|error|outsider|attach|tree|python|inject|experiment|services|inspect]...
-#                               default: all
+#   scripts/bench.sh [PART]...   cost error outsider syscall attach tree newborn family
+#                               python inject experiment services inspect; default: all
 #   scripts/bench.sh stacks      how many stacks are wrong, of a million of each program and Python
 #   scripts/bench.sh module      the kernel module beside BPF and a trace event, in virtual machines
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-default=(cost error outsider attach tree python inject experiment services inspect)
+default=(cost error outsider syscall attach tree newborn family python inject experiment services inspect)
 parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=("${default[@]}")
 for part in "${parts[@]}"; do
@@ -29,7 +29,7 @@ cmake --build --preset release -j "$(nproc)" | tail -n 1 >&2
 echo "speedbump benchmark: $(uname -sr), $(nproc) CPUs, $(date -u +%Y-%m-%d)"
 for part in "${parts[@]}"; do
     case $part in
-    cost | error | outsider | attach | tree)
+    cost | error | outsider | syscall | attach | tree | newborn | family)
         build/tests/bench/native_bench "$PWD/build/tests/bench/bench_target" "$part"
         ;;
     python)

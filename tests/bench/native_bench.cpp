@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "experiment/progress.h"
 #include "session/session.h"
 #include "targets/parser.h"
 #include "util/clock.h"
@@ -243,6 +244,40 @@ void outsider(const std::string& path) {
         plain.text(), beside.text(), beside.median() - plain.median());
 }
 
+// What progress points that are system calls cost a process outside the tree.
+void system_calls(const std::string& path) {
+    struct Row {
+        std::string what, progress, without;
+        Sample taken{};
+    };
+    std::vector<Row> rows{{"none", "", ""},
+                          {"another call", "syscall:getuid", ""},
+                          {"this call", "syscall:getppid", ""},
+                          {"at every call", "syscall:getuid", "fentry"}};
+    Target inside(path), outside(path);
+    for (int round = 0; round < 15; ++round)
+        for (Row& row : rows) {
+            ::setenv("SPEEDBUMP_WITHOUT", row.without.c_str(), 1);
+            auto session = attach(inside.pid(), "+exe:bench_push delay=0ns\n");
+            ::unsetenv("SPEEDBUMP_WITHOUT");
+            std::vector<experiment::ProgressSpec> specs;
+            if (!row.progress.empty()) {
+                auto spec = experiment::parse_progress(row.progress);
+                if (!spec) fail(spec.error().message);
+                specs.push_back(std::move(*spec));
+            }
+            const auto points =
+                experiment::open_progress(specs, {}, *session, [](const std::string&) {});
+            if (!points) fail(points.error().message);
+            outside.ask("getppids 200000");
+            row.taken.values.push_back(outside.ask("getppids 2000000"));
+        }
+    fmt::print("\nA system call (getppid) outside the tree, ns, by what is counted\n");
+    for (const Row& row : rows)
+        fmt::print("{:>16} {:>20} {:>+8.1f}\n", row.what, row.taken.text(),
+                   row.taken.low() - rows[0].taken.low());
+}
+
 struct ManyFunctions {
     std::string label;
     std::string targets;
@@ -332,6 +367,28 @@ void attach_many(const std::string& path) {
         attach_one(path, many);
 }
 
+// One function of many processes: each of them is probed by itself at first.
+void attach_family(const std::string& path) {
+    constexpr long kChildren = 49;
+    Sample attached, detached;
+    for (int round = 0; round < 9; ++round) {
+        Target target(path);
+        target.ask(fmt::format("family {}", kChildren));
+        std::this_thread::sleep_for(50ms);
+        const auto begin = Clock::now();
+        auto session = attach(target.pid(), "+exe:many_5000 delay=0ns\n");
+        attached.values.push_back(
+            std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
+        settle(*session);
+        const auto end = Clock::now();
+        session.reset();
+        detached.values.push_back(
+            std::chrono::duration<double, std::milli>(Clock::now() - end).count());
+    }
+    fmt::print("\n{} processes, one function: attach {} ms, detach {} ms\n", kChildren + 1,
+               attached.text(), detached.text());
+}
+
 void tree_cost(const std::string& path) {
     constexpr long kForks = 10000;
     Target target(path);
@@ -363,21 +420,61 @@ void tree_cost(const std::string& path) {
         probed.text(1000), 100 * (probed.median() / plain.median() - 1));
 }
 
+// From its birth until a process is slowed in a file that processes outside the tree map as well.
+void newborn(const std::string& path) {
+    struct Row {
+        std::string what, question;
+        long storm;
+        Sample taken{};
+        int missed = 0;
+    };
+    std::vector<Row> rows{
+        {"forked", "born", 0}, {"executed", "begun", 0}, {"in a storm", "born", 300}};
+    Target inside(path), outside(path);
+    auto session = attach(inside.pid(), "+exe:bench_push delay=1ms\n");
+    settle(*session);
+    std::atomic<bool> stop{false};
+    std::thread loop([&] {
+        while (!stop)
+            if (!session->run_for(50ms)) return;
+    });
+    for (int round = 0; round < 50; ++round)
+        for (Row& row : rows) {
+            if (row.storm > 0) inside.ask(fmt::format("forks {}", row.storm));
+            const double took = inside.ask(row.question);
+            if (took < 0)
+                ++row.missed;
+            else
+                row.taken.values.push_back(took);
+            std::this_thread::sleep_for(row.storm > 0 ? 1s : 50ms); // until it looks eagerly again
+        }
+    stop = true;
+    loop.join();
+    fmt::print("\nFrom the birth of a process to its first slowed call, ms\n");
+    fmt::print("{:>12} {:>20} {:>10} {:>10} {:>8}\n", "", "median", "95 %", "longest", "never");
+    for (const Row& row : rows) {
+        std::vector<double> sorted = row.taken.values;
+        std::sort(sorted.begin(), sorted.end());
+        if (sorted.empty()) fail("no new process was slowed");
+        fmt::print("{:>12} {:>20} {:>10.1f} {:>10.1f} {:>8}\n", row.what, row.taken.text(1e6),
+                   sorted[sorted.size() * 95 / 100] / 1e6, sorted.back() / 1e6, row.missed);
+    }
+}
+
 } // namespace
 
 int main(int count, char** arguments) {
     if (count < 2) {
         fmt::print(stderr,
-                   "usage: native_bench BENCH_TARGET [cost|error|outsider|attach|tree]...\n");
+                   "usage: native_bench BENCH_TARGET "
+                   "[cost|error|outsider|syscall|attach|tree|newborn|family]...\n");
         return 2;
     }
     const std::string path = arguments[1];
     const std::vector<std::pair<std::string, std::function<void(const std::string&)>>> parts{
-        {"cost", cost_per_hit},
-        {"error", net_error},
-        {"outsider", outsider},
-        {"attach", attach_many},
-        {"tree", tree_cost}};
+        {"cost", cost_per_hit},    {"error", net_error},     {"outsider", outsider},
+        {"syscall", system_calls}, {"attach", attach_many},  {"tree", tree_cost},
+        {"newborn", newborn},      {"family", attach_family}};
     for (const auto& [name, part] : parts)
         if (count == 2 || std::find(arguments + 2, arguments + count, name) != arguments + count)
             part(path);

@@ -23,6 +23,12 @@ void test(std::string_view text) {
     constexpr pid_t kProcess = 12;
     const engine::PythonPacket packet = engine::read_packet(kProcess, text);
     size_t taken = packet.op.size() + packet.reason.size();
+    require(packet.reason.size() <= engine::kMaxTold, "a reason is short enough to be shown");
+    require(packet.warnings.size() <= engine::kMaxWarnings, "warnings are few enough to be shown");
+    require(packet.warnings_left_out == 0 || packet.warnings.size() == engine::kMaxWarnings,
+            "warnings are left out when there are too many");
+    for (const std::string& warning : packet.warnings)
+        require(warning.size() <= engine::kMaxTold, "a warning is short enough to be shown");
     for (const std::string& warning : packet.warnings) taken += warning.size() + 2;
     for (const engine::PythonMatch& match : packet.matches) {
         require(match.process == kProcess, "a match is of the process that sent it");
@@ -35,7 +41,14 @@ void test(std::string_view text) {
     require(answer || !answer.error().message.empty(), "a refusal has its reason");
 }
 
-const std::array<std::string, 8> kSeeds = {
+// Warnings beyond every bound.
+std::string many_warnings() {
+    std::string packet = R"({"op":"ready","warnings":["first")";
+    for (int i = 0; i < 40; ++i) packet += ",\"" + std::string(1200, 'w') + "\"";
+    return packet + "]}";
+}
+
+const std::array<std::string, 9> kSeeds = {
     R"({"op":"ready","version":"3.12.1","pid":7,"inherited":true,"from_start":false,)"
     R"("overhead_ns":250,"matched":[{"line":0,"module":"app","name":"f.<locals>.g","file":"/a.py"}],)"
     R"("warnings":["what is \"said\"","\u00e9"]})",
@@ -46,6 +59,7 @@ const std::array<std::string, 8> kSeeds = {
     R"({"op":"loaded"})",
     R"({"op":"ready","overhead_ns":18446744073709551615})",
     std::string(2000, '['),
+    many_warnings(),
 };
 
 constexpr std::array<std::string_view, 28> kDictionary = {

@@ -185,6 +185,15 @@ def test_dose_above_the_guard_is_given_up() -> None:
     expect_restored(service.pid)
 
 
+def test_a_system_call_that_is_counted_at_all_of_them_is_told_of_once() -> None:
+    service = start("serial")
+    done = Experiment(service.pid, "+exe:work_a\n", "--doses=100us", "--blocks=2",
+                      "--progress=syscall:getppid", without="fentry")
+    assert done.err.count("every system call of this host") == 1, done
+    told = [one for one in done.document["warnings"] if one.startswith("syscall:getppid")]
+    assert len(told) == 1 and "switched off for a test" in told[0], done
+
+
 @campaign
 def test_system_calls_commands_and_logs_are_progress_too() -> None:
     program = scratch() / "logger.py"

@@ -101,7 +101,7 @@ Result<Opened> open_points(pid_t pid, const std::vector<std::string>& texts) {
     auto session = session::Session::attach(options, targets::TargetsFile{"none", {}},
                                             [](const std::string&) {});
     if (!session) return std::move(session).error();
-    auto points = open_progress(specs, {}, **session);
+    auto points = open_progress(specs, {}, **session, [](const std::string&) {});
     if (!points) return std::move(points).error();
     return Opened{std::move(*session), std::move(*points)};
 }

@@ -14,7 +14,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <new>
 #include <set>
 #include <stdexcept>
@@ -41,9 +43,11 @@ struct Fault {
     std::atomic<int> first{0}; // 0: none
     std::atomic<int> last{0};
     std::atomic<int> error_number{0};
+    std::atomic<pid_t> caller{0};
+    std::atomic<int> callers{0}; // how often it was another process than before
 
     void begin(int from, int to, int error) {
-        calls = 0;
+        calls = callers = caller = 0;
         error_number = error;
         last = to;
         first = from;
@@ -52,6 +56,7 @@ struct Fault {
     // The errno that this call shall fail with, or 0.
     int next() {
         const int call = ++calls;
+        if (caller.exchange(getpid()) != getpid()) ++callers;
         return first != 0 && call >= first && call <= last ? error_number.load() : 0;
     }
 };
@@ -413,6 +418,12 @@ class Family {
     void grow() {
         if (write(ends_[1], "", 1) != 1) throw std::runtime_error("write");
     }
+    // Whether all children are there.
+    bool is_grown() const {
+        const std::string pid = std::to_string(pid_);
+        std::ifstream file("/proc/" + pid + "/task/" + pid + "/children");
+        return std::distance(std::istream_iterator<int>(file), {}) == kChildren;
+    }
 
   private:
     [[noreturn]] static void call() {
@@ -426,6 +437,26 @@ class Family {
     int ends_[2] = {};
     pid_t pid_ = -1;
 };
+
+TEST_F(SessionFaults, ManyProcessesAreProbedByOneChildAndARefusedOneOnceMore) {
+    Family family;
+    family.grow();
+    const auto end = Clock::now() + std::chrono::seconds(30);
+    while (!family.is_grown() && Clock::now() < end) usleep(1000);
+    const auto session = attach("+exe:called_by_family delay=0\n", family.pid());
+    session->arm();
+    session->take_out(false, {});
+    faults().link.begin(2, 2, ENOMEM);
+    ASSERT_TRUE(session->put_back());
+    EXPECT_EQ(faults().link.calls, Family::kChildren + 2);
+    EXPECT_EQ(faults().link.callers, 2);
+    EXPECT_TRUE(soon(*session, [&] {
+        std::set<pid_t> pids;
+        for (const engine::Counts& counts : session->snapshot().counts)
+            if (counts.hits > 0) pids.insert(counts.process);
+        return pids.size() == Family::kChildren;
+    }));
+}
 
 TEST_F(SessionFaults, WhoFoundNoRoomInTheTableIsSlowedOnceThereIsSome) {
     const Without members("members");

@@ -271,6 +271,33 @@ def test_unrelated_process_with_the_same_library() -> None:
         assert changed_bytes(outsider.pid, os.path.realpath(LIBRARY)) == 0
 
 
+def test_children_from_their_first_call_in_a_library_of_later() -> None:
+    parent = start_puppet()
+    lines = "+exe:work_nop delay=0ns\n+libslowlib.so:lib_work delay=1ms"
+    with Session(lines, pid=parent.pid):
+        time.sleep(1)
+        parent.ask(f"load {LIBRARY}")
+        time.sleep(2.5) # until it is known that nobody else maps it
+        firsts = parent.births(20, "lib_work")
+    assert min(firsts) > 0.95 * MS, firsts
+
+
+def test_processes_that_are_born_beside_outsiders_are_told_of_once_for_each_file() -> None:
+    target = start_puppet()
+    with Session("+exe:work_push delay=1ms\n+libc.so.6:getppid delay=0ns", pid=target.pid) as session:
+        time.sleep(1)
+        told = [line for line in session.warnings if "outside the tree" in line]
+        assert not told, told # nothing was born
+        target.births(3, "work_push")
+        wait_for(lambda: any("outside the tree" in line for line in session.warnings), 5, "a word")
+        target.births(3, "work_push")
+        time.sleep(0.5)
+        final = session.stop()
+    told = [line for line in session.warnings if "outside the tree" in line]
+    assert len(told) == 1 and "libc.so.6" in told[0], told
+    assert [os.path.basename(name) for name in final["late_files"]] == ["libc.so.6"], final
+
+
 def storm(chains: int, leaves: int) -> None:
     settle_ms, threshold_us = 700, 900
     process = subprocess.Popen(

@@ -77,6 +77,7 @@ inline Snapshot sample_snapshot() {
                        {1, 100, 9, 3, microseconds(4500), microseconds(4512)}};
     snapshot.skipped.push_back({"/usr/lib/libc.so.6", "memcpy", 1, "an IFUNC nobody resolved yet"});
     snapshot.unmatched_lines = {3};
+    snapshot.late_files = {"/usr/lib/libc.so.6"};
     return snapshot;
 }
 

@@ -116,6 +116,9 @@ Result<std::unique_ptr<BpfEngine>> BpfEngine::load(const Features& features) {
                           bpf_map__fd(skeleton->maps.overflow), 0);
     if (overflow == MAP_FAILED) return errno_error("map the counters", errno);
     impl->overflow = static_cast<const sb_counts*>(overflow);
+    // The kernel would copy each of these 1,280 pages' entries for every child that makes probes.
+    madvise(targets, impl->targets_size, MADV_DONTFORK);
+    madvise(overflow, impl->overflow_size, MADV_DONTFORK);
 
     impl->ring.reset(ring_buffer__new(
         bpf_map__fd(skeleton->maps.events),
@@ -254,15 +257,24 @@ bool BpfEngine::armed() const {
 
 // --- probes
 
+namespace {
+
+std::vector<UprobePlace> places_of(const Probe* probes, size_t count, bool wide) {
+    std::vector<UprobePlace> places;
+    for (size_t i = 0; i < count; ++i)
+        places.push_back(
+            {probes[i].file_offset, SB_COOKIE(probes[i].kind, wide, probes[i].target)});
+    return places;
+}
+
+} // namespace
+
 // One call for all; where the kernel refuses it, halves, until the refused probes stand alone.
 // Kernels without such a call are asked for each.
 void BpfEngine::Impl::attach_range(const std::string& path, const Probe* probes, size_t count,
                                    pid_t pid, bool wide, Links& links,
                                    std::vector<RefusedProbe>& refused) {
-    std::vector<UprobePlace> places;
-    for (size_t i = 0; i < count; ++i)
-        places.push_back(
-            {probes[i].file_offset, SB_COOKIE(probes[i].kind, wide, probes[i].target)});
+    const std::vector<UprobePlace> places = places_of(probes, count, wide);
     const int program = bpf_program__fd(hit);
     const pid_t only = wide ? -1 : pid;
     if (!features.uprobe_multi) {
@@ -301,6 +313,14 @@ Result<Links> BpfEngine::Impl::attach(const std::string& path, const std::vector
 Result<Links> BpfEngine::attach_narrow(const std::string& path, const std::vector<Probe>& probes,
                                        pid_t pid, std::vector<RefusedProbe>& refused) {
     return impl_->attach(path, probes, pid, false, refused);
+}
+
+std::vector<Links> BpfEngine::attach_narrow(const std::string& path,
+                                            const std::vector<Probe>& probes,
+                                            const std::vector<pid_t>& pids) {
+    if (!impl_->features.uprobe_multi_pid) return std::vector<Links>(pids.size());
+    return Links::attach_multi_each(bpf_program__fd(impl_->hit), path,
+                                    places_of(probes.data(), probes.size(), false), pids);
 }
 
 Result<Links> BpfEngine::attach_wide(const std::string& path, const std::vector<Probe>& probes,

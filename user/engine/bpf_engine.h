@@ -82,6 +82,10 @@ class BpfEngine {
     // left out and listed; an error is one that concerns all of them.
     Result<Links> attach_narrow(const std::string& path, const std::vector<Probe>& probes,
                                 pid_t pid, std::vector<RefusedProbe>& refused);
+    // The same for several processes, at once where the kernel can aim probes: no links for those
+    // where that can't be, or was refused.
+    std::vector<Links> attach_narrow(const std::string& path, const std::vector<Probe>& probes,
+                                     const std::vector<pid_t>& pids);
     // Wide: every process that maps the file takes them; members alone are delayed.
     Result<Links> attach_wide(const std::string& path, const std::vector<Probe>& probes,
                               std::vector<RefusedProbe>& refused);

@@ -217,6 +217,7 @@ Features probe_features() {
         if (name == "tallies") features.few_tallies = true;
         if (name == "ring") features.small_ring = true;
         if (name == "members") features.few_members = true;
+        if (name == "fentry") features.no_fentry = true;
     }
     return features;
 }

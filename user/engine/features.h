@@ -27,6 +27,7 @@ struct Features {
     bool few_tallies = false;    // for tests: counters of a handful of processes only
     bool small_ring = false;     // for tests: room for few events of the process tree
     bool few_members = false;    // for tests: room for few processes in the tree
+    bool no_fentry = false;      // for tests: no programs at functions of the kernel
     bool kmod = false;           // /dev/speed_bump
     // The probes of the tries being taken out again; the last copy waits for it.
     std::shared_future<void> cleanup;

@@ -33,6 +33,39 @@ constexpr uint64_t kReturnProbe = 1;
 // As format/ref_ctr_offset is "config:32-63" (since 4.20).
 constexpr unsigned kSemaphoreShift = 32;
 
+// Of all links that one child makes: it goes on when this program has been killed.
+constexpr size_t kPlacesOfOneChild = 1024;
+
+// What makes a link of many places.
+class MultiPlaces {
+  public:
+    // `path` is to outlive it.
+    MultiPlaces(const std::string& path, const std::vector<UprobePlace>& places) : path_(path) {
+        for (const UprobePlace& place : places) {
+            offsets_.push_back(place.file_offset);
+            semaphores_.push_back(place.semaphore);
+            cookies_.push_back(place.cookie);
+        }
+    }
+    // For one process or, with -1, for all: the descriptor, or -errno.
+    int link(int program, pid_t pid) {
+        LIBBPF_OPTS(bpf_link_create_opts, options);
+        options.uprobe_multi.path = path_.c_str();
+        options.uprobe_multi.offsets = offsets_.data();
+        options.uprobe_multi.ref_ctr_offsets = semaphores_.data();
+        options.uprobe_multi.cookies = cookies_.data();
+        options.uprobe_multi.cnt = static_cast<__u32>(offsets_.size());
+        options.uprobe_multi.pid = pid < 0 ? 0 : static_cast<__u32>(pid);
+        return bpf_link_create(program, 0, BPF_TRACE_UPROBE_MULTI, &options);
+    }
+
+  private:
+    const std::string& path_;
+    std::vector<unsigned long> offsets_;
+    std::vector<unsigned long> semaphores_;
+    std::vector<__u64> cookies_;
+};
+
 } // namespace
 
 Links& Links::operator=(Links&& other) noexcept {
@@ -57,28 +90,30 @@ void Links::release_all(std::vector<Links> sets) {
 
 int Links::attach_multi(int program, const std::string& path,
                         const std::vector<UprobePlace>& places, pid_t pid) {
-    std::vector<unsigned long> offsets;
-    std::vector<unsigned long> semaphores;
-    std::vector<__u64> cookies;
-    for (const UprobePlace& place : places) {
-        offsets.push_back(place.file_offset);
-        semaphores.push_back(place.semaphore);
-        cookies.push_back(place.cookie);
-    }
-    LIBBPF_OPTS(bpf_link_create_opts, options);
-    options.uprobe_multi.path = path.c_str();
-    options.uprobe_multi.offsets = offsets.data();
-    options.uprobe_multi.ref_ctr_offsets = semaphores.data();
-    options.uprobe_multi.cookies = cookies.data();
-    options.uprobe_multi.cnt = static_cast<__u32>(places.size());
-    options.uprobe_multi.pid = pid < 0 ? 0 : static_cast<__u32>(pid);
     descriptors_.reserve(descriptors_.size() + 1);
-    const int result = run_shielded(1, [&](size_t) {
-        return bpf_link_create(program, 0, BPF_TRACE_UPROBE_MULTI, &options);
-    })[0];
+    MultiPlaces all(path, places);
+    const int result = run_shielded(1, [&](size_t) { return all.link(program, pid); })[0];
     if (result < 0) return -result;
     descriptors_.push_back(result);
     return 0;
+}
+
+std::vector<Links> Links::attach_multi_each(int program, const std::string& path,
+                                            const std::vector<UprobePlace>& places,
+                                            const std::vector<pid_t>& pids) {
+    MultiPlaces all(path, places);
+    std::vector<Links> links(pids.size());
+    for (Links& one : links) one.descriptors_.reserve(1);
+    const size_t at_once =
+        std::max<size_t>(1, kPlacesOfOneChild / std::max<size_t>(1, places.size()));
+    for (size_t begin = 0; begin < pids.size(); begin += at_once) {
+        const size_t count = std::min(at_once, pids.size() - begin);
+        const std::vector<int> results =
+            run_shielded(count, [&](size_t i) { return all.link(program, pids[begin + i]); });
+        for (size_t i = 0; i < count; ++i)
+            if (results[i] >= 0) links[begin + i].descriptors_.push_back(results[i]);
+    }
+    return links;
 }
 
 std::vector<int> Links::attach_perf(int program, const std::string& path,

@@ -39,6 +39,10 @@ class Links {
     // then nothing is in place.
     int attach_multi(int program, const std::string& path, const std::vector<UprobePlace>& places,
                      pid_t pid);
+    // The same for each of these processes by itself: none for those where that was refused.
+    static std::vector<Links> attach_multi_each(int program, const std::string& path,
+                                                const std::vector<UprobePlace>& places,
+                                                const std::vector<pid_t>& pids);
     // By a perf event each. Of each place 0, or the errno.
     std::vector<int> attach_perf(int program, const std::string& path,
                                  const std::vector<UprobePlace>& places, pid_t pid);

@@ -221,6 +221,9 @@ Result<PythonEngine::Hooked> PythonEngine::hook(pid_t pid, uint64_t roots,
     attachment.hook_overhead = message.hook_overhead;
     attachment.matches = std::move(message.matches);
     attachment.warnings = std::move(message.warnings);
+    if (message.warnings_left_out > 0)
+        attachment.warnings.push_back(
+            fmt::format("{} more warnings of it are not shown", message.warnings_left_out));
     return hooked;
 }
 

@@ -20,6 +20,26 @@ uint64_t number_in(const json& message, const char* key) {
     return found != message.end() && found->is_number_unsigned() ? found->get<uint64_t>() : 0;
 }
 
+// What is shown to the user is not the process's to flood.
+std::string told(std::string text) {
+    constexpr std::string_view kRest = "...";
+    if (text.size() <= kMaxTold) return text;
+    text.resize(kMaxTold - kRest.size());
+    return text.append(kRest);
+}
+
+void read_warnings(const json& message, PythonPacket& result) {
+    auto list = message.find("warnings");
+    if (list == message.end() || !list->is_array()) return;
+    for (const json& warning : *list) {
+        if (!warning.is_string()) continue;
+        if (result.warnings.size() == kMaxWarnings)
+            ++result.warnings_left_out;
+        else
+            result.warnings.push_back(told(warning.get<std::string>()));
+    }
+}
+
 bool is_true(const json& message, const char* key) {
     auto found = message.find(key);
     return found != message.end() && *found == true;
@@ -44,12 +64,10 @@ PythonPacket read_packet(pid_t process, std::string_view packet) {
     const json message = json::parse(packet, nullptr, false);
     if (!message.is_object()) return result;
     result.op = text_in(message, "op");
-    result.reason = text_in(message, "reason") + text_in(message, "message");
+    result.reason = told(text_in(message, "reason") + text_in(message, "message"));
     result.matches =
         matches_of(process, message, result.op == "functions" ? "functions" : "matched");
-    if (auto list = message.find("warnings"); list != message.end() && list->is_array())
-        for (const json& warning : *list)
-            if (warning.is_string()) result.warnings.push_back(warning.get<std::string>());
+    read_warnings(message, result);
     // Bounded before it is a signed number of ns: one above 2^63 would be a negative cost.
     constexpr auto kLargest = static_cast<uint64_t>(kMaxHookOverhead.count());
     result.hook_overhead =

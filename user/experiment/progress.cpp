@@ -89,7 +89,7 @@ Result<std::unique_ptr<ProgressPoint>> open_counter(const ProgressSpec& spec,
 
 Result<std::vector<std::unique_ptr<ProgressPoint>>> open_progress(
     const std::vector<ProgressSpec>& specs, const std::vector<PythonProgress>& python,
-    session::Session& session) {
+    session::Session& session, const std::function<void(const std::string&)>& warn) {
     if (specs.size() > SB_MAX_PROGRESS)
         return make_error(ErrorKind::kUsage,
                           "more than " + std::to_string(SB_MAX_PROGRESS) + " progress points");
@@ -109,7 +109,7 @@ Result<std::vector<std::unique_ptr<ProgressPoint>>> open_progress(
                             std::make_unique<PythonCalls>(session, one.line));
                 break;
             case Kind::kSyscall:
-                opened = open_syscall(spec.first, session);
+                opened = open_syscall(spec.first, session, warn);
                 break;
             case Kind::kCommand:
                 opened = open_command(spec);

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,10 +41,10 @@ struct PythonProgress {
 };
 
 // Opens all of them for the processes of the session, which must outlive them. kNotFound when a
-// point is nowhere in the processes.
+// point is nowhere in the processes. `warn` receives one line per warning.
 Result<std::vector<std::unique_ptr<ProgressPoint>>> open_progress(
     const std::vector<ProgressSpec>& specs, const std::vector<PythonProgress>& python,
-    session::Session& session);
+    session::Session& session, const std::function<void(const std::string&)>& warn);
 
 // What calls took between two readings; nullopt when there were none.
 std::optional<Latency> latency_between(const std::vector<uint64_t>& before,

@@ -36,13 +36,13 @@ class Programs {
     uint64_t lost_calls();
 
     explicit Programs(session::Session& session)
-        : session_(session), features_(engine::probe_features()) {}
+        : session_(session), features_(session.features()) {}
 
   private:
     void drop_older_calls();
 
     session::Session& session_;
-    engine::Features features_;
+    const engine::Features& features_; // the session's
     engine::BpfSkeleton<progress_bpf> skeleton_;
     uint32_t sites_ = 0;
     uint64_t lost_before_ = 0;

@@ -4,6 +4,7 @@
 #include <bpf/bpf.h>
 #include <seccomp.h>
 
+#include "engine/features.h"
 #include "engine/libbpf.h"
 #include "engine/quiet_libbpf.h"
 #include "syscall.skel.h"
@@ -63,13 +64,24 @@ class SystemCall : public ProgressPoint {
 
 } // namespace
 
-Result<std::unique_ptr<ProgressPoint>> open_syscall(const std::string& name,
-                                                    const session::Session& session) {
+Result<std::unique_ptr<ProgressPoint>> open_syscall(
+    const std::string& name, const session::Session& session,
+    const std::function<void(const std::string&)>& warn) {
     const int number = seccomp_syscall_resolve_name(name.c_str());
     if (number < 0) return make_error(ErrorKind::kUsage, "there is no system call " + name);
     auto point = std::make_unique<SystemCall>();
-    auto attached = point->attach(number, function_of(name), session);
-    if (!attached) attached = point->attach(number, "", session);
+    Result<void> attached = session.features().no_fentry
+                                ? make_error(ErrorKind::kUnsupported, "switched off for a test")
+                                : point->attach(number, function_of(name), session);
+    if (!attached) {
+        const std::string reason = attached.error().message;
+        attached = point->attach(number, "", session);
+        if (attached)
+            warn("syscall:" + name + " is counted at every system call of this host, which makes " +
+                 "each some tens of ns slower until the experiment ends: the kernel takes no "
+                 "program " +
+                 "at the function of this one call (" + reason + ")");
+    }
     if (!attached) return std::move(attached).error().with_context("count the system call " + name);
     return std::unique_ptr<ProgressPoint>(std::move(point));
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -9,8 +10,10 @@
 namespace speedbump::experiment {
 
 // Counts a system call of the session's processes. Others pay for it when they make that very call;
-// on kernels without function tracing, with each system call (docs/measurements.md).
-Result<std::unique_ptr<ProgressPoint>> open_syscall(const std::string& name,
-                                                    const session::Session& session);
+// where the kernel takes no program at that call's function, with each system call
+// (docs/measurements.md), of which `warn` is told.
+Result<std::unique_ptr<ProgressPoint>> open_syscall(
+    const std::string& name, const session::Session& session,
+    const std::function<void(const std::string&)>& warn);
 
 } // namespace speedbump::experiment

@@ -91,6 +91,8 @@ class Runner {
     std::optional<std::string> guard(const Arm& arm, const Readings& before);
     void give_up_dose(const Arm& arm, const std::string& why);
     void note_bad_reading(size_t point, const std::string& what);
+    void warn(const std::string& text);
+    void warn_all(const std::vector<std::string>& warnings);
 
     // --- blocks
     void run_block(const std::vector<size_t>& targets, bool confirms);
@@ -148,10 +150,11 @@ Result<void> Runner::attach() {
     }
     session::SessionOptions options = request_.session;
     options.engine = session::EngineChoice::kBpf; // only that one can take its probes out at once
-    auto session = session::Session::attach(options, file, hooks_.warn);
+    const auto told = [this](const std::string& text) { warn(text); };
+    auto session = session::Session::attach(options, file, told);
     if (!session) return std::move(session).error();
     session_ = std::move(*session);
-    auto points = open_progress(request_.progress, python_progress_, *session_);
+    auto points = open_progress(request_.progress, python_progress_, *session_, told);
     if (!points) return std::move(points).error();
     points_ = std::move(*points);
     bad_readings_.resize(points_.size());
@@ -279,6 +282,16 @@ void Runner::choose_doses(size_t target) {
         delay *= 2;
     }
     described.doses = doses_up_to(delay);
+}
+
+// Now, and in the document.
+void Runner::warn(const std::string& text) {
+    document_.warnings.push_back(text);
+    hooks_.warn(text);
+}
+
+void Runner::warn_all(const std::vector<std::string>& warnings) {
+    for (const std::string& text : warnings) warn(text);
 }
 
 // --- one slice
@@ -634,12 +647,6 @@ Result<Document> Runner::run() {
     if (auto found = find_targets(); !found) return std::move(found).error();
     for (const session::ProcessInfo& process : session_->snapshot().processes)
         if (process.alive) pids_.push_back(process.pid);
-    const auto warn_all = [&](const std::vector<std::string>& warnings) {
-        for (const std::string& text : warnings) {
-            document_.warnings.push_back(text);
-            hooks_.warn(text);
-        }
-    };
     warn_all(host_warnings(pids_));
     hooks_.say("waiting for a steady pace");
     const CpuTimes before = read_cpu_times(pids_);
@@ -658,8 +665,8 @@ Result<Document> Runner::run() {
     warn_all(contention_warnings(document_));
     for (size_t point = 0; point < points_.size(); ++point)
         if (lost_[point] > 0)
-            warn_all({fmt::format("{}: {} calls could not be timed", request_.progress[point].text,
-                                  lost_[point])});
+            warn(fmt::format("{}: {} calls could not be timed", request_.progress[point].text,
+                             lost_[point]));
     document_.tool_cpu = (after.own - before.own) / ((after.total - before.total) / cpus);
     document_.stopped = stop_->reason;
     document_.complete = stop_->planned;

@@ -4,15 +4,14 @@
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <optional>
 
 #include "cpython/offsets.h"
 #include "inject/bootstrap.h"
+#include "inject/debugger_mailbox.h"
 #include "inject/target_files.h"
 #include "util/channel.h"
 #include "util/clock.h"
@@ -21,122 +20,68 @@
 namespace speedbump::inject {
 namespace {
 
-using cpython::kInterpretersHead;
-using cpython::kThreadsMain;
-using process::RemoteMemory;
-using Support = cpython::DebuggerSupport;
-
-constexpr uint64_t kPleaseStop = 1 << 5; // _PY_EVAL_PLEASE_STOP_BIT
-
-// Where the request goes in the main thread's state.
-struct Mailbox {
-    uint64_t eval_breaker = 0;
-    uint64_t pending_call = 0;
-    uint64_t script_path = 0;
-    uint64_t script_path_size = 0;
-};
-
-Result<Mailbox> find_mailbox(const RemoteMemory& memory, const process::Interpreter& interpreter) {
-    auto unreadable = [&] {
-        return make_error(ErrorKind::kUnsupported,
-                          "its state is not laid out as " + interpreter.describe() + " has it");
-    };
-    uint64_t runtime = interpreter.runtime_address;
-    auto support =
-        memory.value<Support>(runtime + cpython::debugger_support_offset(interpreter.minor));
-    auto head_offset = memory.value<uint64_t>(runtime + kInterpretersHead);
-    auto main_offset = memory.value<uint64_t>(runtime + kThreadsMain);
-    if (!support || !head_offset || !main_offset || support->script_path_size < 64 ||
-        support->script_path_size > 65536)
-        return unreadable();
-    auto state = memory.value<uint64_t>(runtime + *head_offset);
-    if (!state || *state == 0) return unreadable();
-    auto enabled = memory.value<int32_t>(*state + support->remote_debugging_enabled);
-    auto thread = memory.value<uint64_t>(*state + *main_offset);
-    if (!enabled || !thread || *thread == 0) return unreadable();
-    if (*enabled != 1)
-        return make_error(ErrorKind::kPermission,
-                          "its remote debugging is switched off (-X disable-remote-debug or "
-                          "PYTHON_DISABLE_REMOTE_DEBUG)");
-    uint64_t base = *thread + support->remote_debugger_support;
-    return Mailbox{*thread + support->eval_breaker, base + support->pending_call,
-                   base + support->script_path, support->script_path_size};
-}
-
-Result<void> write_memory(pid_t pid, uint64_t address, const void* data, size_t size) {
-    iovec local{const_cast<void*>(data), size};
-    iovec remote{reinterpret_cast<void*>(address), size};
-    if (process_vm_writev(pid, &local, 1, &remote, 1, 0) == static_cast<ssize_t>(size)) return {};
-    return process::access_error(pid, "write its memory", errno);
-}
-
-// Takes a request back, with system calls alone.
-void withdraw(pid_t pid, int pid_fd, const Mailbox& mailbox) {
-    if (syscall(SYS_pidfd_send_signal, pid_fd, 0, nullptr, 0) != 0) return; // the PID is another's
-    int32_t none = 0;
-    iovec local{&none, sizeof(none)};
-    iovec remote{reinterpret_cast<void*>(mailbox.pending_call), sizeof(none)};
-    syscall(SYS_process_vm_writev, pid, &local, 1, &remote, 1, 0);
-    local.iov_len = remote.iov_len = 1; // no path
-    remote.iov_base = reinterpret_cast<void*>(mailbox.script_path);
-    syscall(SYS_process_vm_writev, pid, &local, 1, &remote, 1, 0);
-}
-
 // The request in the target's memory and its script; taken back at the latest when the object or
 // this process is gone.
 class Request {
   public:
-    Request(pid_t pid, const Mailbox& mailbox, TargetScript script)
-        : pid_(pid), mailbox_(mailbox), script_(std::move(script)) {}
-    ~Request() {
-        if (posted_) withdraw(pid_, pid_fd_.get(), mailbox_);
-    }
+    Request(DebuggerMailbox mailbox, TargetScript script)
+        : mailbox_(std::move(mailbox)),
+          script_(std::move(script)),
+          room_(script_.path().size() + 1, '\0') {}
+    ~Request() { take_back(); }
     Request(const Request&) = delete;
     Request& operator=(const Request&) = delete;
 
     Result<void> post(std::string_view text) {
-        const std::string& path = script_.path();
-        if (path.size() >= mailbox_.script_path_size)
+        if (script_.path().size() >= mailbox_.script_path_size)
             return make_error(ErrorKind::kInvalid, "the script's path is too long");
-        RemoteMemory memory(pid_);
-        auto pending = memory.value<int32_t>(mailbox_.pending_call);
-        if (!pending || *pending != 0)
-            return make_error(ErrorKind::kIo, "another debugger's request waits there already");
         if (Result<void> started = start_heir(); !started) return started;
         if (Result<void> done = script_.write(text); !done) return done;
-        posted_ = true;
-        Result<void> written =
-            write_memory(pid_, mailbox_.script_path, path.c_str(), path.size() + 1);
-        if (!written) return written;
-        const int32_t one = 1;
-        written = write_memory(pid_, mailbox_.pending_call, &one, sizeof(one));
-        if (!written) return written;
-        auto breaker = memory.value<uint64_t>(mailbox_.eval_breaker);
-        if (!breaker) return make_error(ErrorKind::kIo, "its state can't be read");
-        *breaker |= kPleaseStop;
-        return write_memory(pid_, mailbox_.eval_breaker, &*breaker, sizeof(*breaker));
+        return post_request(mailbox_, script_.path());
     }
+
+    Withdrawal take_back() { return withdraw_request(mailbox_, script_.path(), room_); }
 
   private:
     Result<void> start_heir() {
-        pid_fd_ = Fd(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
-        if (!pid_fd_.valid()) return errno_error("pidfd_open", errno);
-        auto heir = Heir::start("sb-heir", {pid_fd_.get(), script_.directory().get()}, [this] {
-            syscall(SYS_unlinkat, script_.directory().get(), script_.name().c_str(), 0);
-            withdraw(pid_, pid_fd_.get(), mailbox_);
+        const int directory = script_.directory().get();
+        auto heir = Heir::start("sb-heir", {mailbox_.memory.get(), directory}, [this, directory] {
+            syscall(SYS_unlinkat, directory, script_.name().c_str(), 0);
+            take_back();
         });
         if (!heir) return std::move(heir.error());
         heir_.emplace(std::move(*heir));
         return {};
     }
 
-    pid_t pid_;
-    Fd pid_fd_;
-    Mailbox mailbox_;
+    DebuggerMailbox mailbox_;
     std::optional<Heir> heir_; // before the script: it is dismissed when that is gone
     TargetScript script_;
-    bool posted_ = false;
+    std::string room_; // withdraw_request()
 };
+
+std::string why_unanswered(Withdrawal withdrawal, std::chrono::milliseconds timeout) {
+    switch (withdrawal) {
+        case Withdrawal::kAnothers:
+            return fmt::format(
+                "its main thread ran no Python code for {} ms, and another debugger put its own "
+                "request in the place of this one, where it was left",
+                timeout.count());
+        case Withdrawal::kTakenUp:
+            return fmt::format(
+                "the request was taken up, or another debugger took it away: nothing came of it "
+                "within {} ms",
+                timeout.count());
+        case Withdrawal::kFailed:
+            return "its memory can't be reached any more";
+        case Withdrawal::kTakenBack:
+            break;
+    }
+    return fmt::format(
+        "its main thread ran no Python code for {} ms, so it never looked at the request, which "
+        "was taken back",
+        timeout.count());
+}
 
 std::string script_text(const std::string& socket_name, const std::string& source) {
     // What can't connect any more has been given up: it says nothing and does nothing. The core is
@@ -178,14 +123,9 @@ bool is_from(const Fd& connection, pid_t pid) {
 
 } // namespace
 
-bool has_debugger_support(const process::Interpreter& interpreter) {
-    return interpreter.major == 3 && cpython::debugger_support_offset(interpreter.minor) != 0;
-}
-
 Result<Fd> enter_by_debugger_support(const DebuggerSupportRequest& request) {
     Clock::time_point deadline = Clock::now() + request.timeout;
-    RemoteMemory memory(request.pid);
-    Result<Mailbox> mailbox = find_mailbox(memory, request.interpreter);
+    Result<DebuggerMailbox> mailbox = find_debugger_mailbox(request.pid, request.interpreter);
     if (!mailbox) return std::move(mailbox.error());
 
     Result<std::string> token = make_token();
@@ -196,17 +136,14 @@ Result<Fd> enter_by_debugger_support(const DebuggerSupportRequest& request) {
     Result<TargetScript> script = TargetScript::find_place(request.pid);
     if (!script) return std::move(script.error());
 
-    Request posted(request.pid, *mailbox, std::move(*script));
+    Request posted(std::move(*mailbox), std::move(*script));
     if (Result<void> done = posted.post(script_text(socket_name, request.source)); !done)
         return std::move(done.error());
     Fd channel;
     while (!channel.valid()) {
         if (!wait_readable(listener->get(), deadline))
-            return make_error(
-                ErrorKind::kTimeout,
-                fmt::format("its main thread ran no Python code for {} ms, so it never looked at "
-                            "the request, which was taken back",
-                            request.timeout.count()));
+            return make_error(ErrorKind::kTimeout,
+                              why_unanswered(posted.take_back(), request.timeout));
         channel = Fd(::accept4(listener->get(), nullptr, nullptr, SOCK_CLOEXEC));
         if (!channel.valid()) return errno_error("accept", errno);
         if (!is_from(channel, request.pid)) channel.reset();

@@ -12,10 +12,6 @@
 
 namespace speedbump::inject {
 
-// Whether the interpreter can be asked by PEP 768 to run a script: 3.14 and later, not switched
-// off at build time. (Switched off at run time shows only when asked.)
-bool has_debugger_support(const process::Interpreter& interpreter);
-
 struct DebuggerSupportRequest {
     pid_t pid;
     process::Interpreter interpreter;
@@ -26,8 +22,9 @@ struct DebuggerSupportRequest {
 
 // The way in where ptrace is refused (another tracer, say) but memory may be written: asks the
 // main thread to run a script at its next evaluation of Python code. A thread that is blocked
-// never gets there; then the request is taken back and the time-out says so. The loader's end of
-// the channel, on which "loaded" was received.
+// never gets there; then the request is taken back, unless another debugger's has taken its
+// place, and the time-out says which. The loader's end of the channel, on which "loaded" was
+// received.
 Result<Fd> enter_by_debugger_support(const DebuggerSupportRequest& request);
 
 } // namespace speedbump::inject

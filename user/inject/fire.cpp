@@ -28,6 +28,7 @@
 #include "inject/safe_point.h"
 #include "inject/seccomp_check.h"
 #include "inject/wait_watch.h"
+#include "process/ownership.h"
 #include "process/threads.h"
 #include "util/clock.h"
 #include "util/proc.h"
@@ -134,6 +135,7 @@ struct Fire::Plan {
     Result<bool> borrow(pid_t tid, const Resumption& wanted);
     Error give_up() const;
     bool had_late_signal() const;
+    bool is_prepared(pid_t tid) const;
     bool write(uint64_t address, const void* data, size_t size) const {
         return pwrite(memory_file.get(), data, size, static_cast<off_t>(address)) ==
                static_cast<ssize_t>(size);
@@ -180,6 +182,8 @@ Result<std::unique_ptr<Fire>> Fire::prepare(pid_t pid, const std::vector<RemoteM
     if (!plan->pid_fd.valid()) return errno_error(fmt::format("process {}", pid), errno);
     plan->memory_file = Fd(::open(fmt::format("/proc/{}/mem", pid).c_str(), O_RDWR | O_CLOEXEC));
     if (!plan->memory_file.valid()) return process::access_error(pid, "open its memory", errno);
+    // Only now, so that this memory is that of a process of ours, or of a program before.
+    if (auto ours = process::require_ours({&pid, 1}); !ours) return std::move(ours).error();
 
     Bytes stub = stub_bytes();
     std::vector<std::byte> there(stub.size);
@@ -331,6 +335,11 @@ Result<Fire::Plan::Look> Fire::Plan::look(pid_t tid, Clock::time_point deadline)
         report.stopped += Clock::now() - begin;
     };
 
+    if (!is_prepared(tid)) {
+        release();
+        return make_error(ErrorKind::kIo,
+                          fmt::format("process {} runs another program by now", pid));
+    }
     user_regs_struct regs = {};
     if (ptrace(PTRACE_GETREGS, tid, nullptr, &regs) != 0) {
         release();
@@ -348,6 +357,15 @@ Result<Fire::Plan::Look> Fire::Plan::look(pid_t tid, Clock::time_point deadline)
     if (possible && possible->released) ptrace(PTRACE_SETREGS, tid, nullptr, &*possible->released);
     release();
     return Look::kUnsafe;
+}
+
+// Whether a held thread is in the memory where the stub was put, not in that of a program that was
+// exec'd since: nothing that is known of the one is true of the other, which may have other rights.
+bool Fire::Plan::is_prepared(pid_t tid) const {
+    const Bytes bytes = stub_bytes();
+    std::vector<std::byte> there(bytes.size);
+    return RemoteMemory(tid).read(stub, there.data(), there.size()) &&
+           std::memcmp(there.data(), bytes.data, bytes.size) == 0;
 }
 
 // Why no thread was borrowed in time.

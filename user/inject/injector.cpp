@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "inject/bootstrap.h"
+#include "inject/debugger_mailbox.h"
 #include "inject/debugger_support.h"
 #include "inject/fire.h"
 #include "inject/payload.h"
@@ -276,7 +277,7 @@ Result<Injection> inject_once(pid_t pid, const InjectOptions& options, Clock::ti
     injection.interpreter = *interpreter;
     if (std::optional<Error> reason = obstacle(pid)) {
         bool traced = reason->kind == ErrorKind::kPermission;
-        if (!traced || !has_debugger_support(*interpreter)) return std::move(*reason);
+        if (!traced || !has_debugger_mailbox(*interpreter)) return std::move(*reason);
         DebuggerSupportRequest request{pid, *interpreter, core->get(), source,
                                        options.interpreter_timeout};
         Result<Fd> channel = enter_by_debugger_support(request);

@@ -179,6 +179,7 @@ void add_outcome(ordered_json& document, const session::SessionOptions& options,
     }
     document["targets"] = std::move(list);
     document["counts_are_old"] = snapshot.counts_are_old;
+    document["late_files"] = snapshot.late_files;
     document["lost"] = lost_json(snapshot);
 }
 

@@ -18,6 +18,7 @@
 #include "process/ownership.h"
 #include "process/resolver.h"
 #include "session/engine_choice.h"
+#include "session/late_files.h"
 #include "session/members.h"
 #include "session/outsiders.h"
 #include "session/program_files.h"
@@ -52,6 +53,8 @@ constexpr auto kMappingSettle = milliseconds(3);
 constexpr auto kScanSlice = std::chrono::microseconds(3000);
 // A file that outsiders map is looked at again this often, in case they are gone.
 constexpr auto kRescan = std::chrono::seconds(10);
+// And one that is new, the first time, this long after the look before.
+constexpr auto kFirstScan = std::chrono::seconds(1);
 // The longest sleep: events that wake nobody are collected at least this often.
 constexpr auto kTick = milliseconds(200);
 // While mapping records wake nobody.
@@ -123,6 +126,7 @@ struct Session::Impl {
     const int64_t clock_offset_ns = process::monotonic_offset_of(getpid());
     OutsiderScan scan;
     Clock::time_point last_scan{};
+    bool has_new_files = false; // since then
     struct Newborn {
         uint32_t tgid;
         Clock::time_point born;
@@ -137,6 +141,7 @@ struct Session::Impl {
     std::set<std::pair<uint32_t, uint64_t>> left; // tgid and start time: no members, though alive
     Unfinished unfinished;
     std::set<FileKey> told_narrow; // files that could not be probed for all their processes
+    LateFiles late;
 
     Reaper reaper; // last: its probes go before the engine they lead to
 
@@ -167,6 +172,7 @@ struct Session::Impl {
     Result<void> place(const FileKey& key, TargetFile::Placed& placed, pid_t only);
     Result<void> probe_member(Member& member, const FileKey& key);
     Result<void> probe_all_files(Member& member);
+    void probe_together(const FileKey& key);
     Result<void> forward(const FileKey& key, TargetFile::Placed& placed);
     Result<std::vector<pid_t>> topmost(uint64_t mask);
     Result<void> widen(const FileKey& key);
@@ -188,6 +194,7 @@ struct Session::Impl {
     void probe_newborns();
     void advance_scan();
     void update_wake();
+    void tell_of_late_files();
     void drop_probes(uint32_t tgid);
     void release_links();
     std::vector<engine::Counts> latest_counts();
@@ -249,8 +256,9 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options,
         impl->mappings = std::move(*mappings);
     } else {
         impl->warn(
-            "this host tells nothing of new mappings: libraries that are loaded later "
-            "stay unslowed (speedbump doctor)");
+            "this host tells nothing of new mappings: libraries that are loaded later stay "
+            "unslowed, and so does each new process for its first milliseconds (speedbump "
+            "doctor)");
     }
     auto floors = impl->kmod ? impl->kmod->calibrate() : impl->bpf->calibrate();
     if (!floors) return std::move(floors).error();
@@ -360,6 +368,7 @@ Result<void> Session::Impl::find_targets() {
         for (auto& [other_tgid, other] : members.all())
             other.files.insert(named.begin(), named.end());
     }
+    for (const auto& [key, target_file] : files) probe_together(key);
     for (auto& [tgid, member] : members.all())
         if (auto probed = probe_all_files(member); !probed)
             return std::move(probed).error().with_context(
@@ -493,6 +502,7 @@ void Session::Impl::take(Member& member, process::Findings&& findings) {
     // A file that is probed already gets the new ones added wherever it is.
     for (auto& [key, probes] : fresh) {
         TargetFile& target_file = files[key];
+        has_new_files |= target_file.probes.empty();
         target_file.probes.insert(target_file.probes.end(), probes.begin(), probes.end());
         std::set<uint32_t> present;
         if (target_file.wide) present.insert(member.tgid); // for all at once
@@ -558,6 +568,26 @@ Result<void> Session::Impl::probe_member(Member& member, const FileKey& key) {
     return done;
 }
 
+// Puts a file's probes in place in all members that have none of them; where that is refused it is
+// left to probe_member().
+void Session::Impl::probe_together(const FileKey& key) {
+    TargetFile& target_file = files[key];
+    if (is_out || kmod || target_file.wide || target_file.probes.empty()) return;
+    std::vector<uint32_t> tgids;
+    std::vector<pid_t> pids;
+    for (const auto& [tgid, member] : members.all()) {
+        if (!member.alive || !member.files.contains(key) || target_file.narrow.contains(tgid))
+            continue;
+        tgids.push_back(tgid);
+        pids.push_back(member.pid);
+    }
+    if (pids.size() < 2) return;
+    auto links = bpf->attach_narrow(attach_path(key), target_file.probes, pids);
+    for (size_t i = 0; i < tgids.size(); ++i)
+        if (!links[i].empty())
+            target_file.narrow[tgids[i]] = {std::move(links[i]), target_file.probes.size()};
+}
+
 Result<void> Session::Impl::probe_all_files(Member& member) {
     for (const FileKey& key : member.files)
         if (auto probed = probe_member(member, key); !probed) return probed;
@@ -615,6 +645,7 @@ Result<void> Session::Impl::widen(const FileKey& key) {
     if (target_file.wide) return {};
     if (auto placed = place(key, target_file.for_all, kEveryone); !placed) return placed;
     target_file.wide = true;
+    late.erase(key);
     // Both sets of probes are in place; each target changes from one to the other at once.
     configure_all(target_file.probes);
     for (auto& [tgid, placed] : target_file.narrow) reaper.release(std::move(placed.links));
@@ -626,6 +657,8 @@ void Session::Impl::narrow(const FileKey& key) {
     TargetFile& target_file = files[key];
     if (!target_file.wide || !may_be_narrow() || kmod) return;
     target_file.wide = false;
+    late.add(key, targets[target_file.probes[0].target].container);
+    probe_together(key);
     for (auto& [tgid, member] : members.all())
         if (member.alive && member.files.contains(key))
             if (auto probed = probe_member(member, key); !probed) put_off(member, probed.error());
@@ -705,6 +738,7 @@ void Session::Impl::handle(const engine::TreeEvent& event) {
                 look_at(member);
             } else {
                 newborn.push_back({event.tgid, Clock::now()});
+                if (resolver) late.born(); // before that the tree is only being built
                 if (python) python->forked(parent_pid, event.pid, event.roots);
             }
             break;
@@ -879,12 +913,13 @@ void Session::Impl::probe_newborns() {
 void Session::Impl::advance_scan() {
     if (!options.follow_children || !mappings || is_out) return;
     if (!scan.running() && !scan.files().empty()) {
-        for (const FileKey& key : scan.files())
-            if (!scan.shared().contains(key))
-                if (auto done = widen(key); !done && told_narrow.insert(key).second)
-                    warn_of(done.error(),
-                            fmt::format("probe {} for all its processes at once",
-                                        targets[files[key].probes[0].target].container));
+        for (const FileKey& key : scan.files()) {
+            const std::string& name = targets[files[key].probes[0].target].container;
+            if (scan.shared().contains(key))
+                late.add(key, name);
+            else if (auto done = widen(key); !done && told_narrow.insert(key).second)
+                warn_of(done.error(), fmt::format("probe {} for all its processes at once", name));
+        }
         scan = {};
         last_scan = Clock::now();
         update_wake();
@@ -894,11 +929,13 @@ void Session::Impl::advance_scan() {
         scan.advance(kScanSlice);
         return;
     }
-    if (last_scan != Clock::time_point{} && Clock::now() - last_scan < kRescan) return;
+    const auto pause = has_new_files ? Clock::duration(kFirstScan) : Clock::duration(kRescan);
+    if (last_scan != Clock::time_point{} && Clock::now() - last_scan < pause) return;
     std::set<FileKey> candidates;
     for (const auto& [key, target_file] : files)
         if (!target_file.wide && !target_file.probes.empty()) candidates.insert(key);
     last_scan = Clock::now();
+    has_new_files = false;
     if (candidates.empty()) return;
     auto listed = bpf->list_processes();
     if (!listed) return;
@@ -908,6 +945,15 @@ void Session::Impl::advance_scan() {
             bpf->member_roots(process.tgid) == 0)
             outsiders.push_back(process.pid);
     scan = OutsiderScan(std::move(outsiders), std::move(candidates));
+}
+
+void Session::Impl::tell_of_late_files() {
+    for (const std::string& name : late.take_untold())
+        warn(fmt::format(
+            "{} is mapped by processes outside the tree as well, so that the tree's are probed one "
+            "by one: each new one runs unslowed for some milliseconds, and one that lives no "
+            "longer is missed (docs/targets-file.md, new processes)",
+            name));
 }
 
 void Session::Impl::update_wake() {
@@ -956,6 +1002,7 @@ Result<void> Session::run_for(milliseconds timeout, int wake_fd) {
             impl_->tree_counts.refresh(*impl_->bpf, impl_->members, impl_->warn);
         impl_->make_up_for_losses();
         impl_->try_unfinished();
+        impl_->tell_of_late_files();
         if (impl_->bpf->member_count() == 0 && !impl_->options.cgroup)
             return make_error(ErrorKind::kNotFound, "no process of the tree is left");
         for (int i = 0; i < count; ++i)
@@ -1043,6 +1090,7 @@ Result<void> Session::put_back() {
         if (!target_file.wide || target_file.probes.empty()) continue;
         if (auto placed = self.place(key, target_file.for_all, kEveryone); !placed) return placed;
     }
+    for (const auto& [key, target_file] : self.files) self.probe_together(key);
     for (auto& [tgid, member] : self.members.all())
         if (member.alive)
             if (auto probed = self.probe_all_files(member); !probed)
@@ -1078,6 +1126,10 @@ int Session::tree_map() const {
     return impl_->bpf->tree_map();
 }
 
+const engine::Features& Session::features() const {
+    return impl_->features;
+}
+
 Snapshot Session::snapshot() {
     Impl& self = *impl_;
     self.handle_events();
@@ -1097,6 +1149,7 @@ Snapshot Session::snapshot() {
     snapshot.engine = self.kmod ? "kmod" : "bpf";
     snapshot.lost_events = self.bpf->lost_events();
     snapshot.lost_members = self.bpf->lost_members();
+    snapshot.late_files = self.late.told();
 
     snapshot.counts = self.latest_counts();
     snapshot.counts_are_old = self.tree_counts.failure().has_value();

@@ -12,6 +12,10 @@
 #include "targets/target.h"
 #include "util/result.h"
 
+namespace speedbump::engine {
+struct Features;
+}
+
 namespace speedbump::session {
 
 // One attached experiment: the process tree, its targets, their probes. Destruction disarms,
@@ -63,6 +67,8 @@ class Session {
     // The kernel's table of the processes that belong (bpf/abi.h: sb_member by tgid), for other
     // programs that only count these. The session's own.
     int tree_map() const;
+    // What the kernel can do, as it was probed for this session; the session's own.
+    const engine::Features& features() const;
     const targets::TargetsFile& file() const;
 
   private:

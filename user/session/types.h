@@ -81,6 +81,8 @@ struct Snapshot {
     uint64_t lost_events = 0;
     uint64_t lost_counts = 0;
     uint64_t lost_members = 0;
+    // Files that new processes map before they are probed there (session/late_files.h).
+    std::vector<std::string> late_files;
     bool counts_are_old = false; // native ones, read last at an earlier time
 };
 

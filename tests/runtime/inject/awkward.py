@@ -3,6 +3,7 @@
 
 deaf: blocked in accept() for ever; each SIGUSR1 beats in a Python handler.
 held: a call into C holds the interpreter lock for a second at a time.
+again: sleeps; at SIGUSR1 it execs itself as slow, which is the same without that.
 work: calls work() all the time, and beats for each call.
 """
 
@@ -13,6 +14,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 
 kind, path = sys.argv[1:3]
 with open(path, "r+b") as file:
@@ -39,6 +41,18 @@ def held():
             os._exit(3)
 
 
+def slow():
+    while True:
+        beat()
+        time.sleep(0.01)
+
+
+def again():
+    program = [sys.executable, sys.argv[0], "slow", path]
+    signal.signal(signal.SIGUSR1, lambda *_: os.execv(sys.executable, program))
+    slow()
+
+
 def work():
     beat()
 
@@ -48,4 +62,4 @@ def working():
         work()
 
 
-{"deaf": deaf, "held": held, "work": working}[kind]()
+{"deaf": deaf, "held": held, "slow": slow, "again": again, "work": working}[kind]()

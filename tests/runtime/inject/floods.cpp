@@ -229,30 +229,6 @@ class Connecting {
     pid_t pid_;
 };
 
-// A process that traces another, so that there is no way in but the debugger's.
-class Tracer {
-  public:
-    explicit Tracer(pid_t target) : pid_(fork()) {
-        if (pid_ == 0) {
-            prctl(PR_SET_PDEATHSIG, SIGKILL);
-            ptrace(PTRACE_SEIZE, target, nullptr, nullptr);
-            for (;;) pause();
-        }
-        for (auto status = inject::read_status(target, target); status && status->tracer != pid_;
-             status = inject::read_status(target, target))
-            std::this_thread::sleep_for(1ms);
-    }
-    ~Tracer() {
-        kill(pid_, SIGKILL);
-        waitpid(pid_, nullptr, 0);
-    }
-    Tracer(const Tracer&) = delete;
-    Tracer& operator=(const Tracer&) = delete;
-
-  private:
-    pid_t pid_;
-};
-
 TEST(Floods, ThoseWhoConnectHoldNoRequestUp) {
     for (const std::string& python : kPythons) {
         TargetProcess deaf({python, source("awkward.py"), "deaf"});
@@ -260,8 +236,8 @@ TEST(Floods, ThoseWhoConnectHoldNoRequestUp) {
         ASSERT_TRUE(found && !found->empty());
         if (found->front().minor < 14) continue; // has no debugger's way in
         TargetProcess running({python, source("targets.py"), "loop"});
-        const Tracer tracer_of_deaf(deaf.pid());
-        const Tracer tracer_of_running(running.pid());
+        const test::Tracer tracer_of_deaf(deaf.pid());
+        const test::Tracer tracer_of_running(running.pid());
         const Connecting flood;
         InjectOptions options = with_core(TEST_CORE);
         options.interpreter_timeout = 2s;

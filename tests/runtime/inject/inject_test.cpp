@@ -10,6 +10,7 @@
 #include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/vfs.h>
 
 #include <algorithm>
@@ -27,6 +28,8 @@
 
 #include "engine/cores.h"
 #include "engine/python_engine.h"
+#include "inject/debugger_mailbox.h"
+#include "inject/fire.h"
 #include "inject/injector.h"
 #include "inject/process_state.h"
 #include "inject/target_files.h"
@@ -307,6 +310,67 @@ TEST(Inject, AStoppedProcessIsNamed) {
     kill(target.pid(), SIGCONT);
     auto injection = inject(target.pid(), with_core());
     EXPECT_TRUE(injection) << injection.error().message;
+}
+
+// Waits until a request stands in a process and puts another debugger's in its place.
+void replace_request(pid_t pid, const inject::DebuggerMailbox& mailbox, const std::string& path) {
+    const process::RemoteMemory memory(pid);
+    ASSERT_TRUE(eventually(20s, [&] {
+        const auto pending = memory.value<int32_t>(mailbox.pending_call);
+        return pending && *pending == 1;
+    }));
+    iovec local{const_cast<char*>(path.c_str()), path.size() + 1};
+    iovec remote{reinterpret_cast<void*>(mailbox.script_path), path.size() + 1};
+    ASSERT_EQ(process_vm_writev(pid, &local, 1, &remote, 1, 0),
+              static_cast<ssize_t>(path.size() + 1));
+}
+
+TEST(Inject, ARequestOfAnotherDebuggerIsLeftWhereItIs) {
+    const std::string path = testing::TempDir() + "speedbump_other_debugger.py";
+    for (const std::string& python : kPythons) {
+        TargetProcess deaf({python, source("awkward.py"), "deaf"});
+        auto found = process::find_interpreters(deaf.pid());
+        ASSERT_TRUE(found && !found->empty());
+        if (!inject::has_debugger_mailbox(found->front())) continue;
+        const auto mailbox = inject::find_debugger_mailbox(deaf.pid(), found->front());
+        ASSERT_TRUE(mailbox) << mailbox.error().message;
+        const test::Tracer tracer(deaf.pid());
+        InjectOptions options = with_core();
+        options.interpreter_timeout = 3s;
+        std::thread other([&] { replace_request(deaf.pid(), *mailbox, path); });
+        const auto refused = inject::inject(deaf.pid(), options);
+        other.join();
+        ASSERT_FALSE(refused);
+        EXPECT_NE(refused.error().message.find("another debugger"), std::string::npos)
+            << refused.error().message;
+        const process::RemoteMemory memory(deaf.pid());
+        EXPECT_EQ(memory.value<int32_t>(mailbox->pending_call).value_or(0), 1);
+        std::string left(path.size() + 1, '\0');
+        ASSERT_TRUE(memory.read(mailbox->script_path, left.data(), left.size()));
+        EXPECT_EQ(left.c_str(), path);
+    }
+}
+
+// At the same addresses, so that all that was found out seems to be true of it.
+TEST(Inject, AProgramThatIsExecdMeanwhileIsNotTouched) {
+    TargetProcess target({"setarch", "-R", kPythons[0], source("awkward.py"), "again"});
+    ASSERT_TRUE(target.beats_in(10s));
+    const auto modules = process::load_modules(target.pid());
+    ASSERT_TRUE(modules) << modules.error().message;
+    auto fire = inject::Fire::prepare(target.pid(), *modules);
+    ASSERT_TRUE(fire) << fire.error().message;
+    kill(target.pid(), SIGUSR1);
+    ASSERT_TRUE(eventually(10s, [&] {
+        std::ifstream file(fmt::format("/proc/{}/cmdline", target.pid()));
+        const std::string line{std::istreambuf_iterator<char>(file), {}};
+        return line.find("slow") != std::string::npos;
+    }));
+    ASSERT_TRUE(target.beats_in(10s));
+    const auto report = (*fire)->fire(std::chrono::steady_clock::now() + 5s);
+    ASSERT_FALSE(report);
+    EXPECT_NE(report.error().message.find("another program"), std::string::npos)
+        << report.error().message;
+    EXPECT_TRUE(target.beats_in(10s));
 }
 
 TEST(Inject, ATracedProcessIsNamedOrEnteredWithoutPtrace) {

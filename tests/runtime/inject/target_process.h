@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "abi.h"
+#include "inject/process_state.h"
 #include "util/fd.h"
 
 namespace speedbump::test {
@@ -124,5 +126,29 @@ inline TableFiles make_table(uint32_t targets, uint64_t delay_ns) {
         return {};
     return files;
 }
+
+// A process that traces another, so that there is no way in but the debugger's.
+class Tracer {
+  public:
+    explicit Tracer(pid_t target) : pid_(fork()) {
+        if (pid_ == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            ptrace(PTRACE_SEIZE, target, nullptr, nullptr);
+            for (;;) pause();
+        }
+        for (auto status = inject::read_status(target, target); status && status->tracer != pid_;
+             status = inject::read_status(target, target))
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ~Tracer() {
+        kill(pid_, SIGKILL);
+        waitpid(pid_, nullptr, 0);
+    }
+    Tracer(const Tracer&) = delete;
+    Tracer& operator=(const Tracer&) = delete;
+
+  private:
+    pid_t pid_;
+};
 
 } // namespace speedbump::test

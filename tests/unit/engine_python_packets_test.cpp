@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+// What a process that is not trusted sends.
+#include "engine/python_packets.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace speedbump::engine {
+namespace {
+
+std::string quoted(size_t size) {
+    return "\"" + std::string(size, 'w') + "\"";
+}
+
+TEST(PythonPackets, WarningsAreShownInBoundedNumberAndLength) {
+    std::string packet = R"({"op":"ready","warnings":["short")";
+    for (int i = 0; i < 50; ++i) packet += "," + quoted(kMaxTold + 1);
+    const PythonPacket read = read_packet(7, packet + "]}");
+    ASSERT_EQ(read.warnings.size(), kMaxWarnings);
+    EXPECT_EQ(read.warnings_left_out, 51 - kMaxWarnings);
+    EXPECT_EQ(read.warnings[0], "short");
+    EXPECT_EQ(read.warnings[1], std::string(kMaxTold - 3, 'w') + "...");
+}
+
+TEST(PythonPackets, TextsAsLongAsTheBoundAreWhole) {
+    const PythonPacket read =
+        read_packet(7, R"({"op":"ready","warnings":[)" + quoted(kMaxTold) + "]}");
+    ASSERT_EQ(read.warnings.size(), 1u);
+    EXPECT_EQ(read.warnings[0].size(), kMaxTold);
+    EXPECT_EQ(read.warnings_left_out, 0u);
+}
+
+TEST(PythonPackets, AReasonIsCut) {
+    const PythonPacket read = read_packet(7, R"({"op":"error","message":)" + quoted(60000) + "}");
+    EXPECT_EQ(read.reason.size(), kMaxTold);
+}
+
+} // namespace
+} // namespace speedbump::engine
