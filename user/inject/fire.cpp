@@ -157,6 +157,18 @@ Fire::~Fire() {
     restore();
 }
 
+std::optional<uint64_t> find_in_libc(const std::vector<RemoteModule>& modules,
+                                     std::string_view name) {
+    std::optional<uint64_t> found;
+    for (const RemoteModule& module : modules) {
+        if (!module.soname().starts_with("libc.so") &&
+            !module.soname().starts_with("libpthread.so"))
+            continue;
+        if (std::optional<uint64_t> address = module.find(name)) found = address;
+    }
+    return found;
+}
+
 Result<std::unique_ptr<Fire>> Fire::prepare(pid_t pid, const std::vector<RemoteModule>& modules) {
     auto plan = std::make_unique<Plan>(pid, modules);
     for (auto [slot, name] :
@@ -166,17 +178,13 @@ Result<std::unique_ptr<Fire>> Fire::prepare(pid_t pid, const std::vector<RemoteM
           std::pair{&plan->block.munmap, "munmap"},
           std::pair{&plan->block.pthread_self, "pthread_self"},
           std::pair{&plan->block.pthread_detach, "pthread_detach"}}) {
-        for (const RemoteModule& module : modules) {
-            if (!module.soname().starts_with("libc.so") &&
-                !module.soname().starts_with("libpthread.so"))
-                continue;
-            if (std::optional<uint64_t> address = module.find(name)) *slot = *address;
-        }
-        if (*slot == 0)
+        const std::optional<uint64_t> address = find_in_libc(modules, name);
+        if (!address)
             return make_error(ErrorKind::kUnsupported,
                               fmt::format("process {} has no {} of glibc: it is linked statically, "
                                           "or against another C library",
                                           pid, name));
+        *slot = *address;
     }
     plan->pid_fd = Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
     if (!plan->pid_fd.valid()) return errno_error(fmt::format("process {}", pid), errno);

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "process/remote_elf.h"
@@ -15,6 +17,10 @@
 namespace speedbump::inject {
 
 using std::chrono::nanoseconds;
+
+// The address of a function of glibc.
+std::optional<uint64_t> find_in_libc(const std::vector<process::RemoteModule>& modules,
+                                     std::string_view name);
 
 // What starting a thread in a target took.
 struct FireReport {

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <optional>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "inject/bootstrap.h"
@@ -107,6 +108,29 @@ const char* is_ready_function(pid_t pid, const Interpreter& interpreter) {
     const std::optional<BlockedCall> call = read_blocked_call(pid, pid);
     const bool sleeps = call && call->number == SYS_clock_nanosleep;
     return interpreter.minor >= 15 && sleeps ? "PyEval_ThreadsInitialized" : "Py_IsInitialized";
+}
+
+// What ForkGuard is for was mended in 3.12.
+bool hangs_in_child(const Interpreter& interpreter) {
+    return interpreter.minor < 12;
+}
+
+Result<void> fill_guard(Go& go, pid_t pid, const RemoteModule& module,
+                        const std::vector<RemoteModule>& modules) {
+    for (auto [slot, name, address] :
+         {std::tuple{&go.thread_state_new, "PyThreadState_New", module.find("PyThreadState_New")},
+          std::tuple{&go.interpreter_main, "PyInterpreterState_Main",
+                     module.find("PyInterpreterState_Main")},
+          std::tuple{&go.register_atfork, "__register_atfork",
+                     find_in_libc(modules, "__register_atfork")},
+          std::tuple{&go.cxa_finalize, "__cxa_finalize",
+                     find_in_libc(modules, "__cxa_finalize")}}) {
+        if (!address)
+            return make_error(ErrorKind::kUnsupported,
+                              fmt::format("process {} does not export {}", pid, name));
+        *slot = *address;
+    }
+    return {};
 }
 
 Result<void> fill_go(Go& go, pid_t pid, const RemoteModule& module, const Interpreter& interpreter,
@@ -296,6 +320,10 @@ Result<Injection> inject_once(pid_t pid, const InjectOptions& options, Clock::ti
     if (!module) return errno_error(fmt::format("process {}", pid), ESRCH);
     if (Result<void> filled = fill_go(*go, pid, *module, *interpreter, source); !filled)
         return std::move(filled.error());
+    if (hangs_in_child(*interpreter)) {
+        if (Result<void> filled = fill_guard(*go, pid, *module, *modules); !filled)
+            return std::move(filled.error());
+    }
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
         return errno_error("socketpair", errno);

@@ -40,6 +40,8 @@ const std::vector<NeededCall>& needed_calls() {
         {"mmap", SYS_mmap, {0, kRegionSize, kData, kPrivate | MAP_FIXED_NOREPLACE, kNoFile}},
         {"mprotect to executable", SYS_mprotect, {0, kDataOffset, kCode}},
         {"madvise", SYS_madvise, {0, kRegionSize, MADV_DONTFORK}, kMayFail},
+        {"madvise", SYS_madvise, {0, kForkedSize, MADV_DOFORK}, kMayFail},
+        {"madvise", SYS_madvise, {0, kForkedSize, MADV_DONTFORK}, kMayFail},
         {"sigaltstack", SYS_sigaltstack, {}},
         {"mmap", SYS_mmap, {0, kThreadStack, PROT_NONE, kPrivate | MAP_STACK, kNoFile}},
         {"mprotect", SYS_mprotect, {0, kThreadStack, kData}},

@@ -16,6 +16,7 @@
 #define PAYLOAD_INLINE static inline __attribute__((always_inline))
 
 using speedbump::inject::Block;
+using speedbump::inject::ForkGuard;
 using speedbump::inject::Region;
 
 static_assert(offsetof(Block, code) == 16 && offsetof(Block, frame) == 24 &&
@@ -241,6 +242,86 @@ PAYLOAD_INLINE void take_off_wait(const Block* block) {
     time->nanoseconds = left % 1000000000 / unit;
 }
 
+// Of the copy of this code that runs.
+PAYLOAD_INLINE Region* own_region() {
+    uint64_t address;
+    asm("lea __start_speedbump_payload(%%rip), %0" : "=r"(address));
+    return reinterpret_cast<Region*>(address + speedbump::inject::kDataOffset);
+}
+
+} // namespace
+
+extern "C" {
+
+// The fork handlers (see ForkGuard). This one runs on the thread that forks. It does not wait for
+// ever, since it may hold the GIL, and where memory is traced (tracemalloc) the new thread waits
+// for that. It counts pauses, not time: on a busy machine the other thread has its turn in each.
+__attribute__((visibility("hidden"))) PAYLOAD void speedbump_payload_before_fork() {
+    constexpr int kPauses = 1000; // of some 100 us
+    ForkGuard& guard = own_region()->guard;
+    for (int i = 0;; ++i) {
+        __atomic_add_fetch(&guard.forks, 1, __ATOMIC_SEQ_CST);
+        if (!__atomic_load_n(&guard.is_at_work, __ATOMIC_SEQ_CST) || i == kPauses) return;
+        __atomic_sub_fetch(&guard.forks, 1, __ATOMIC_SEQ_CST);
+        pause_ns(50000);
+    }
+}
+
+__attribute__((visibility("hidden"))) PAYLOAD void speedbump_payload_after_fork() {
+    __atomic_sub_fetch(&own_region()->guard.forks, 1, __ATOMIC_SEQ_CST);
+}
+
+// The child has no such thread, keeps these handlers, and may fork.
+__attribute__((visibility("hidden"))) PAYLOAD void speedbump_payload_in_child() {
+    ForkGuard& guard = own_region()->guard;
+    guard.forks = 0;
+    guard.is_at_work = 0;
+}
+
+} // extern "C"
+
+namespace {
+
+// False when there can be none: memory, or a filter of system calls.
+PAYLOAD_INLINE bool start_guard(Region* region) {
+    const auto address = static_cast<long>(region->address);
+    if (raw_call(SYS_madvise, address, speedbump::inject::kForkedSize, MADV_DOFORK) != 0)
+        return false;
+    using Handler = void();
+    const auto add = function<int(Handler*, Handler*, Handler*, void*)>(region->go.register_atfork);
+    if (add(speedbump_payload_before_fork, speedbump_payload_after_fork, speedbump_payload_in_child,
+            reinterpret_cast<void*>(address)) != 0) {
+        raw_call(SYS_madvise, address, speedbump::inject::kForkedSize, MADV_DONTFORK);
+        return false;
+    }
+    // From glibc 2.36 on a fork that is in another handler just now has passed these by.
+    pause_ns(1000000);
+    return true;
+}
+
+// With the GIL: no thread of Python begins to fork meanwhile, whose child would find the lock of
+// glibc taken that __cxa_finalize() holds. False, and nothing done, while one forks whose handlers
+// gave the GIL up (gRPC's do): up to glibc 2.35 __cxa_finalize() would wait for it.
+PAYLOAD_INLINE bool end_guard(Region* region) {
+    if (__atomic_load_n(&region->guard.forks, __ATOMIC_SEQ_CST) != 0) return false;
+    const auto address = static_cast<long>(region->address);
+    function<void(void*)>(region->go.cxa_finalize)(reinterpret_cast<void*>(address));
+    raw_call(SYS_madvise, address, speedbump::inject::kForkedSize, MADV_DONTFORK);
+    return true;
+}
+
+// The thread's state, which PyGILState_Ensure() will find; null when there is no memory.
+PAYLOAD_INLINE void* make_thread_state(Region* region, int channel) {
+    ForkGuard& guard = region->guard;
+    __atomic_store_n(&guard.is_at_work, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&guard.forks, __ATOMIC_SEQ_CST) != 0 && !hung_up(channel))
+        pause_ns(50000);
+    void* interpreter = function<void*()>(region->go.interpreter_main)();
+    void* state = function<void*(void*)>(region->go.thread_state_new)(interpreter);
+    __atomic_store_n(&guard.is_at_work, 0, __ATOMIC_SEQ_CST);
+    return state;
+}
+
 } // namespace
 
 extern "C" {
@@ -323,8 +404,16 @@ __attribute__((visibility("hidden"))) PAYLOAD void speedbump_payload_work(Region
 
     const Go& go = region->go;
     bool taken = false;
+    bool guarded = false;
     if (function<int()>(go.is_ready)() && !hung_up(channel)) {
+        guarded = go.register_atfork != 0 && start_guard(region);
+        const bool has_state = guarded && make_thread_state(region, channel) != nullptr;
         int gil = function<int()>(go.gil_ensure)();
+        while (guarded && !end_guard(region)) {
+            function<void(int)>(go.gil_release)(gil);
+            pause_ns(1000000);
+            gil = function<int()>(go.gil_ensure)();
+        }
         // The channel is the cancel flag: who gave up, or died, has closed it.
         if (!hung_up(channel)) {
             __atomic_store_n(&region->state, speedbump::inject::kRegionRunning, __ATOMIC_RELEASE);
@@ -349,12 +438,16 @@ __attribute__((visibility("hidden"))) PAYLOAD void speedbump_payload_work(Region
             }
             function<void()>(go.err_clear)();
         }
+        // PyThreadState_New() counted one use, which no PyGILState_Ensure() stands for.
+        if (has_state) function<void(int)>(go.gil_release)(0 /* PyGILState_LOCKED */);
         function<void(int)>(go.gil_release)(gil);
     }
     if (!taken) {
         raw_call(SYS_close, channel);
         raw_call(SYS_close, core);
     }
+    // A thread that forks without the GIL may still be in a handler.
+    if (guarded) pause_ns(10000000);
     __atomic_store_n(&region->state, speedbump::inject::kRegionFinished, __ATOMIC_RELEASE);
 }
 

@@ -56,9 +56,23 @@ struct Go {
     uint64_t run_string;
     uint64_t dec_ref;
     uint64_t err_clear;
+    // Of a Python whose thread states must not be made while it forks, otherwise 0; see ForkGuard.
+    uint64_t thread_state_new;
+    uint64_t interpreter_main;
+    uint64_t register_atfork;
+    uint64_t cxa_finalize;
     char channel_name[16]; // names of the two descriptors in the source's private dict
     char core_name[16];
     char source[kMaxSource]; // NUL-terminated Python, compiled as a file
+};
+
+// Before 3.12 CPython takes the lock that PyThreadState_New() holds in a forked child before it
+// makes that lock anew: a child forked meanwhile hangs. So from before the new thread makes its
+// thread state until it has the GIL, fork handlers of its own are registered, which hold forks off
+// for as long as it is made. What children need for them is kForkedSize bytes of the region.
+struct ForkGuard {
+    uint32_t forks;      // under way
+    uint32_t is_at_work; // the new thread makes its thread state
 };
 
 // Lives at region + kDataOffset; the injector only reads it.
@@ -75,8 +89,11 @@ struct Region {
     uint64_t pthread_self;
     uint64_t pthread_detach;
     uint64_t restarts; // 1: all signal handlers have SA_RESTART
+    ForkGuard guard;
     Go go;
 };
+inline constexpr uint64_t kForkedSize = kDataOffset + 4096;
+static_assert(offsetof(Region, go) <= kForkedSize - kDataOffset);
 
 // Lies on the borrowed thread's stack, below the red zone; written by the injector.
 struct Block {

@@ -135,6 +135,19 @@ def forks():
         beat()
 
 
+def families():
+    while True:
+        pid = os.fork()
+        if pid == 0:
+            grandchild = os.fork()
+            if grandchild == 0:
+                os._exit(0)
+            os._exit(os.waitpid(grandchild, 0)[1])
+        if os.waitpid(pid, 0)[1] != 0:
+            os._exit(1)
+        beat()
+
+
 def asynchronous():
     import asyncio
 
@@ -165,6 +178,7 @@ KINDS = {
     "memmove": moves,
     "signals": signals,
     "forks": forks,
+    "families": families,
     "asyncio": asynchronous,
 }
 KINDS[kind]()
