@@ -17,6 +17,7 @@ LONG_FILES = {
     "user/elf/symbols.cpp": "names, aliases and debug files want files of their own",
     "user/experiment/runner.cpp": "warm-up, blocks and guards want files of their own (trial, guards)",
     "user/inject/fire.cpp": "holding a thread and borrowing it want files of their own",
+    "user/inject/payload.cpp": "what runs in targets: one section, compiled in its own way",
     "user/inspect/stack_reader.cpp": "the walk of frames is to be one with bpf/stacks.bpf.c's",
     "user/process/resolver.cpp": "what one file matches wants a file of its own",
     "user/session/session.cpp": "knows three engines; they are to have one interface",

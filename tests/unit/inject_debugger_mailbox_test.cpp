@@ -72,17 +72,21 @@ TEST_F(Mailbox, MemoryThatIsNotThereIsNoRequest) {
 // Programs that a process becomes one after the other, at the same addresses.
 int32_t pending_of_programs = 0;
 
-// Says where that is and waits for a byte; then it execs itself, or says what is there by then.
-TEST(MailboxOfPrograms, DISABLED_Program) {
-    const char* const second = std::getenv("SPEEDBUMP_SECOND_PROGRAM");
+constexpr const char* kTurn = "SPEEDBUMP_TURN_OF_PROGRAM";
+
+// What the test starts: says where that is and waits for a byte; then it execs itself, or says what
+// is there by then.
+[[gnu::constructor]] void be_program() {
+    const char* const turn = std::getenv(kTurn);
+    if (turn == nullptr) return;
     const auto address = reinterpret_cast<uint64_t>(&pending_of_programs);
-    ASSERT_EQ(write(4, &address, sizeof(address)), static_cast<ssize_t>(sizeof(address)));
     char byte = 0;
-    ASSERT_EQ(read(3, &byte, 1), 1);
-    if (second) _exit(pending_of_programs);
-    setenv("SPEEDBUMP_SECOND_PROGRAM", "1", 1);
-    execl("/proc/self/exe", "program", "--gtest_also_run_disabled_tests",
-          "--gtest_filter=MailboxOfPrograms.DISABLED_Program", nullptr);
+    if (write(4, &address, sizeof(address)) != sizeof(address) || read(3, &byte, 1) != 1)
+        _exit(126);
+    if (*turn == '2') _exit(pending_of_programs);
+    setenv(kTurn, "2", 1);
+    execl("/proc/self/exe", "program", nullptr);
+    _exit(127);
 }
 
 TEST(MailboxOfPrograms, WhatAProcessExecsIsNotReached) {
@@ -97,8 +101,8 @@ TEST(MailboxOfPrograms, WhatAProcessExecsIsNotReached) {
         dup2(out, 4);
         close_range(5, ~0u, 0);
         personality(ADDR_NO_RANDOMIZE);
-        execl("/proc/self/exe", "program", "--gtest_also_run_disabled_tests",
-              "--gtest_filter=MailboxOfPrograms.DISABLED_Program", nullptr);
+        setenv(kTurn, "1", 1);
+        execl("/proc/self/exe", "program", nullptr);
         _exit(127);
     }
     uint64_t first = 0, second = 0;
