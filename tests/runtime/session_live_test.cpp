@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Live control of a session: what no command line reaches. Needs root, and the puppet program.
+#include <fcntl.h>
 #include <linux/perf_event.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +17,7 @@
 #include "engine/stack_sampler.h"
 #include "live.h"
 #include "util/clock.h"
+#include "util/fd.h"
 
 namespace speedbump::session {
 namespace {
@@ -125,16 +128,41 @@ TEST_F(LiveSession, EndsWithTheLastProcess) {
     EXPECT_EQ(ran.error().kind, ErrorKind::kNotFound);
 }
 
+// An event that nothing sets going again: of a process that has ended.
+Fd dead_event() {
+    const pid_t child = fork();
+    if (child == 0) {
+        pause();
+        _exit(0);
+    }
+    perf_event_attr attributes{};
+    attributes.size = sizeof(attributes);
+    attributes.type = PERF_TYPE_SOFTWARE;
+    attributes.config = PERF_COUNT_SW_DUMMY;
+    attributes.read_format = PERF_FORMAT_TOTAL_TIME_RUNNING;
+    Fd event(static_cast<int>(
+        syscall(SYS_perf_event_open, &attributes, child, -1, -1, PERF_FLAG_FD_CLOEXEC)));
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    return event;
+}
+
 // Stops this program's perf events for good, as their CPU's going offline does: time stands still
-// for them. How many there were.
+// for them, and enabling them (as the watch of mappings does when forks get many or few on this
+// host) does not help. How many there were.
 int stop_perf_events() {
-    int stopped = 0;
+    const Fd dead = dead_event();
+    std::vector<int> events;
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
         std::error_code gone; // the iterator's own descriptor is listed as well
         if (std::filesystem::read_symlink(entry, gone) != "anon_inode:[perf_event]") continue;
         const int fd = std::stoi(entry.path().filename());
-        if (ioctl(fd, PERF_EVENT_IOC_DISABLE, 0) == 0) ++stopped;
+        if (fd != dead.get()) events.push_back(fd);
     }
+    int stopped = 0;
+    for (const int fd : events)
+        if (ioctl(fd, PERF_EVENT_IOC_DISABLE, 0) == 0 && dup3(dead.get(), fd, O_CLOEXEC) == fd)
+            ++stopped;
     return stopped;
 }
 
