@@ -86,6 +86,28 @@ def what_is_wrong(loader: subprocess.CompletedProcess) -> str:
     return ""
 
 
+def test_each_mapping_of_a_bpf_map_fails() -> None:
+    """libbpf leaves a program without its variables where one of them can't be mapped."""
+    target = start_puppet()
+    path, log = targets_file("+exe:work_* delay=1ms\n"), scratch() / "calls"
+    assert attach(target, path, log, "-e", "trace=mmap").returncode == 0
+    lines = [line.split(maxsplit=1) for line in log.read_text(errors="replace").splitlines()]
+    ours = [rest for pid, rest in lines if pid == lines[0][0] and rest.startswith("mmap(")]
+    first = before_main()
+    shared = [at for at, call in enumerate(ours, 1)
+              if "MAP_SHARED" in call and "MAP_ANONYMOUS" not in call and at > first]
+    assert len(shared) > 5, ours
+    wrong = []
+    for at in shared:
+        loader = attach(target, path, log, "-e", "trace=mmap", "-e",
+                        f"inject=mmap:error=EAGAIN:when={at}")
+        if said := what_is_wrong(loader):
+            wrong.append(f"{ours[at - 1]}: {said}")
+        expect_restored(target.pid)
+    print(f"  {len(shared)} mappings")
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
 def test_each_call_fails() -> None:
     random.seed(int(os.environ.get("SPEEDBUMP_SEED", "5")))
     target = start_puppet()

@@ -101,8 +101,10 @@ Result<std::unique_ptr<BpfEngine>> BpfEngine::load(const Features& features) {
     if (features.few_tallies) bpf_map__set_max_entries(skeleton->maps.tallies, SB_SITE_KINDS);
     if (features.small_ring) bpf_map__set_max_entries(skeleton->maps.events, kSmallRing);
     if (features.few_members) bpf_map__set_max_entries(skeleton->maps.tree, kFewMembers);
-    if (const int error = delay_bpf__load(skeleton); error != 0)
+    if (const int error = delay_bpf__load(skeleton); error != 0) {
+        impl->skeleton.reset(); // its variables may not be there
         return bpf_error("load the BPF programs", error);
+    }
 
     sb_control& control = impl->control();
     control.follow_children = 1;
