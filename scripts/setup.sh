@@ -43,8 +43,8 @@ packages_of() {
             liblzma-dev zlib1g-dev libcap-dev libcurl4-openssl-dev libseccomp-dev libre2-dev libjs-chart.js \
             python3-dev pybind11-dev
         ;;
-    check) echo libgtest-dev libgmock-dev clang-format clang-tidy shellcheck mandoc python3 gcc zsh \
-        fish bsdextrautils xz-utils procps ;;
+    check) echo libgtest-dev libgmock-dev clang-format shellcheck mandoc python3 gcc zsh fish \
+        bsdextrautils xz-utils procps ;;
     test)
         packages_of check
         echo strace python3-pytest python3-numpy redis-server redis-tools nginx postgresql apache2-utils \

@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: MIT
 # What a newcomer does, in a minimal root of a Debian suite in which nothing is installed: setup,
 # build, the checks, and one real attach. Shares the kernel, and, so that it takes minutes and not a
-# quarter of an hour, caches: the packages that were fetched for such a root before, ccache's, and
-# what clang-tidy has found clean.
+# quarter of an hour, caches: the packages that were fetched for such a root before, and ccache's.
 #   run.sh SUITE
 # Status 77: skipped, with the reason.
 set -euo pipefail
@@ -21,8 +20,7 @@ git -C "$project" rev-parse HEAD >/dev/null 2>&1 || skip "not a clone"
 . "$project/scripts/debian-mirror.sh"
 cache=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/speedbump/fresh-$suite
 objects=$(ccache --get-config cache_dir 2>/dev/null || echo "$cache/objects")
-tidy=${cache%/*}/tidy
-mkdir -p "$cache/packages/partial" "$objects" "$tidy"
+mkdir -p "$cache/packages/partial" "$objects"
 exec 9>"$cache/lock"
 flock 9 # one at a time fills the caches
 root=$(mktemp -d)
@@ -66,9 +64,8 @@ unshare --mount --propagation private bash -euc '
     mount --rbind /sys "$root/sys"
     mount --rbind /dev "$root/dev"
     mount --bind "$2" "$root/var/cache/apt/archives"
-    mkdir -p "$root/root/.cache/ccache" "$root/root/.cache/speedbump/tidy"
+    mkdir -p "$root/root/.cache/ccache"
     mount --bind "$3" "$root/root/.cache/ccache"
-    mount --bind "$4" "$root/root/.cache/speedbump/tidy"
     exec chroot "$root" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
         http_proxy="$http_proxy" bash /srv/newcomer.sh
-' - "$root" "$cache/packages" "$objects" "$tidy" 9>&-
+' - "$root" "$cache/packages" "$objects" 9>&-
