@@ -142,7 +142,7 @@ Result<Fd> make_wake(const Signals& signals, const session::ControlServer& contr
     auto wake = make_epoll();
     if (!wake) return wake;
     for (const int fd : {signals.fd(), control.fd()})
-        if (auto added = watch_descriptor(*wake, fd, 0); !added) return std::move(added).error();
+        if (auto added = watch_descriptor(*wake, fd); !added) return std::move(added).error();
     return wake;
 }
 

@@ -137,7 +137,7 @@ Result<bool> MappingWatch::Impl::open(int cpu) {
         auto opened = events->open(cpu);
         if (opened && *opened) {
             const int fd = events->rings[static_cast<size_t>(cpu)].fd.get();
-            const auto watched = watch_descriptor(epoll, fd, 0);
+            const auto watched = watch_descriptor(epoll, fd);
             if (watched) continue;
             opened = errno_error("epoll_ctl of the perf event", watched.error().error_number);
         }

@@ -291,7 +291,7 @@ void ControlServer::Impl::admit(Fd fd) {
     }
     make_room();
     const int number = fd.get();
-    if (!watch_descriptor(epoll, number, static_cast<uint64_t>(number))) return;
+    if (!watch_descriptor(epoll, number)) return;
     clients.emplace_back();
     clients.back().fd = std::move(fd);
 }

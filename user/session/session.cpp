@@ -270,8 +270,7 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options,
     impl->epoll = std::move(*epoll);
     for (const int fd : {impl->bpf->event_fd(), impl->mappings ? impl->mappings->fd() : -1}) {
         if (fd < 0) continue;
-        if (auto added = watch_descriptor(impl->epoll, fd, static_cast<uint64_t>(fd)); !added)
-            return std::move(added).error();
+        if (auto added = watch_descriptor(impl->epoll, fd); !added) return std::move(added).error();
     }
 
     if (auto built = impl->build_tree(); !built) return std::move(built).error();
@@ -409,7 +408,7 @@ Result<void> Session::Impl::find_python_targets() {
 }
 
 Result<void> Session::Impl::watch_python() {
-    return watch_descriptor(epoll, python->fd(), static_cast<uint64_t>(python->fd()));
+    return watch_descriptor(epoll, python->fd());
 }
 
 void Session::Impl::hook_interpreters() {
@@ -981,7 +980,7 @@ Result<std::string> Session::python_path_entry() {
 Result<void> Session::run_for(milliseconds timeout, int wake_fd) {
     const auto deadline = Clock::now() + timeout;
     if (wake_fd >= 0) {
-        auto added = watch_descriptor(impl_->epoll, wake_fd, static_cast<uint64_t>(wake_fd));
+        auto added = watch_descriptor(impl_->epoll, wake_fd);
         if (!added && added.error().error_number != EEXIST) return std::move(added).error();
     }
     for (;;) {

@@ -18,7 +18,7 @@ inline Result<Fd> make_epoll() {
     return epoll;
 }
 
-// Has `epoll` tell, with this data, when a descriptor is readable; error_number is EEXIST when it
+// Has `epoll` tell when a descriptor is readable, with this data; error_number is EEXIST when it
 // does already.
 inline Result<void> watch_descriptor(const Fd& epoll, int fd, uint64_t data) {
     epoll_event event = {};
@@ -27,6 +27,10 @@ inline Result<void> watch_descriptor(const Fd& epoll, int fd, uint64_t data) {
     if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0)
         return errno_error("epoll_ctl", errno);
     return {};
+}
+// With its own number, by which it is known in what epoll_wait() gives (data.fd).
+inline Result<void> watch_descriptor(const Fd& epoll, int fd) {
+    return watch_descriptor(epoll, fd, static_cast<uint64_t>(fd));
 }
 
 } // namespace speedbump
