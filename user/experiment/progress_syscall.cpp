@@ -2,6 +2,7 @@
 #include "experiment/progress_syscall.h"
 
 #include <bpf/bpf.h>
+#include <fmt/format.h>
 #include <seccomp.h>
 
 #include "engine/features.h"
@@ -77,10 +78,11 @@ Result<std::unique_ptr<ProgressPoint>> open_syscall(
         const std::string reason = attached.error().message;
         attached = point->attach(number, "", session);
         if (attached)
-            warn("syscall:" + name + " is counted at every system call of this host, which makes " +
-                 "each some tens of ns slower until the experiment ends: the kernel takes no "
-                 "program " +
-                 "at the function of this one call (" + reason + ")");
+            warn(fmt::format(
+                "syscall:{} is counted at every system call of this host, which makes each "
+                "some tens of ns slower until the experiment ends: the kernel takes no "
+                "program at the function of this one call ({})",
+                name, reason));
     }
     if (!attached) return std::move(attached).error().with_context("count the system call " + name);
     return std::unique_ptr<ProgressPoint>(std::move(point));

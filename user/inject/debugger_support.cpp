@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <optional>
 
-#include "cpython/offsets.h"
 #include "inject/bootstrap.h"
 #include "inject/debugger_mailbox.h"
 #include "inject/target_files.h"
