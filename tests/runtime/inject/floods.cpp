@@ -14,7 +14,6 @@
 #include <ctime>
 #include <fstream>
 #include <mutex>
-#include <sstream>
 
 #include "engine/python_engine.h"
 #include "inject/injector.h"
@@ -32,12 +31,7 @@ using test::TargetProcess;
 
 constexpr auto kFloodEnds = 60s;
 
-const std::vector<std::string> kPythons = [] {
-    std::vector<std::string> paths;
-    std::istringstream text(TEST_PYTHONS);
-    for (std::string path; std::getline(text, path, ':');) paths.push_back(path);
-    return paths;
-}();
+const std::vector<std::string> kPythons = test::paths_of(TEST_PYTHONS);
 
 std::string source(const std::string& name) {
     return std::string(PROGRAM_DIR) + "/" + name;

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <sstream>
 
 #include "inject/injector.h"
 #include "target_process.h"
@@ -16,12 +15,7 @@ namespace {
 using namespace std::chrono_literals;
 using test::TargetProcess;
 
-const std::vector<std::string> kPythons = [] {
-    std::vector<std::string> paths;
-    std::istringstream text(TEST_PYTHONS);
-    for (std::string path; std::getline(text, path, ':');) paths.push_back(path);
-    return paths;
-}();
+const std::vector<std::string> kPythons = test::paths_of(TEST_PYTHONS);
 
 // Where a failure leaves a child that hangs.
 void kill_children(pid_t pid) {

@@ -44,12 +44,7 @@ using inject::inject;
 using inject::InjectOptions;
 using test::TargetProcess;
 
-const std::vector<std::string> kPythons = [] {
-    std::vector<std::string> paths;
-    std::istringstream text(TEST_PYTHONS);
-    for (std::string path; std::getline(text, path, ':');) paths.push_back(path);
-    return paths;
-}();
+const std::vector<std::string> kPythons = test::paths_of(TEST_PYTHONS);
 
 std::string source(const std::string& name) {
     return std::string(PROGRAM_DIR) + "/" + name;

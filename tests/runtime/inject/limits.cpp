@@ -12,7 +12,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <set>
-#include <sstream>
 
 #include "engine/cores.h"
 #include "engine/python_engine.h"
@@ -30,12 +29,7 @@ using inject::InjectOptions;
 using test::TargetProcess;
 
 const std::string kLibrary = TIGHT_SPOTS;
-const std::vector<std::string> kPythons = [] {
-    std::vector<std::string> paths;
-    std::istringstream text(TEST_PYTHONS);
-    for (std::string path; std::getline(text, path, ':');) paths.push_back(path);
-    return paths;
-}();
+const std::vector<std::string> kPythons = test::paths_of(TEST_PYTHONS);
 
 const std::string kProgram = std::string(PROGRAM_DIR) + "/limits.py";
 

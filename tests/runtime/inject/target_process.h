@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,6 +25,14 @@
 #include "util/fd.h"
 
 namespace speedbump::test {
+
+// Of paths with ':' between them, as CMake has them in TEST_PYTHONS.
+inline std::vector<std::string> paths_of(const char* joined) {
+    std::vector<std::string> paths;
+    std::istringstream text(joined);
+    for (std::string path; std::getline(text, path, ':');) paths.push_back(path);
+    return paths;
+}
 
 // A program of targets.py (or another with the same arguments) that runs as long as the object.
 class TargetProcess {
