@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "util/parallel.h"
+
 namespace speedbump::elf {
 namespace {
 
@@ -10,7 +12,8 @@ namespace {
 constexpr uint64_t kMaxCodeBytes = uint64_t{1} << 30;    // in memory
 constexpr uint64_t kMaxAddressSpace = uint64_t{2} << 30; // with holes; what 32-bit distances reach
 constexpr uint64_t kPage = 4096;
-constexpr uint64_t kEdge = 17; // more than the longest instruction
+constexpr size_t kPartBytes = 4u << 20; // what a thread takes at a time
+constexpr uint64_t kEdge = 17;          // more than the longest instruction
 constexpr uint64_t kGrain = 64;
 
 uint64_t memory_for(const std::vector<Extent>& data) {
@@ -21,9 +24,15 @@ uint64_t memory_for(const std::vector<Extent>& data) {
 
 bool read_into(const Source& source, const Segment& segment, const std::vector<Extent>& data,
                unsigned char* to) {
-    for (const Extent& one : data)
-        if (!source.read(one.begin, to + (one.begin - segment.offset), one.end - one.begin))
-            return false;
+    for (const Extent& one : data) {
+        const auto parts =
+            in_parts(one.end - one.begin, kPartBytes, [&](size_t begin, size_t end) -> size_t {
+                const uint64_t offset = one.begin + begin;
+                const bool ok = source.read(offset, to + (offset - segment.offset), end - begin);
+                return ok ? end - begin : 0;
+            });
+        if (std::find(parts.begin(), parts.end(), 0u) != parts.end()) return false;
+    }
     // A file that was cut short meanwhile seems to end with a hole.
     unsigned char last;
     return source.read(segment.offset + segment.file_size - 1, &last, 1);

@@ -12,6 +12,7 @@
 
 #include "elf/image.h"
 #include "elf/pages.h"
+#include "util/parallel.h"
 
 namespace speedbump::elf {
 namespace {
@@ -26,7 +27,9 @@ constexpr size_t kMaxFindings = 16u << 20;
 constexpr uint64_t kMaxCodeSpan = uint64_t{2} << 30; // what 32-bit distances reach
 constexpr uint64_t kMaxDataBytes = uint64_t{2} << 30;
 constexpr size_t kBlock = 1u << 20;
-constexpr size_t kSmallBlock = 64u << 10; // where a page or two are asked for at a time
+// What a thread takes at a time.
+constexpr size_t kPartBytes = 4u << 20;
+constexpr size_t kPartTables = 4u << 10;
 constexpr const char* kJump = "something may jump behind its first instruction";
 constexpr const char* kPointer = "a pointer in the file's data leads behind it";
 constexpr const char* kTooMany = "the file has too many jump tables to be searched";
@@ -45,16 +48,11 @@ class DataReader {
   public:
     DataReader(const ElfFile& file, size_t block) : file_(file), block_size_(block) {}
 
-    std::optional<int32_t> word_at(uint64_t address) {
-        const Bytes word = at(address, 4);
-        if (word.size() < 4) return std::nullopt;
-        return read_i32(word.data());
-    }
-    // At most `size` bytes, fewer where the data ends.
-    Bytes at(uint64_t address, uint64_t size) {
+    // What is at hand from `address` on: `size` bytes at least, fewer where the data ends.
+    Bytes from(uint64_t address, uint64_t size) {
         if (address < start_ || address - start_ + size > block_.size()) load(address);
         if (address < start_ || address - start_ > block_.size()) return {};
-        return Bytes(block_.data(), block_.size()).substr(address - start_, size);
+        return Bytes(block_.data(), block_.size()).substr(address - start_);
     }
 
   private:
@@ -99,6 +97,7 @@ class JumpSearch {
     void mark_ranges() {
         for (const Segment& segment : file_.segments()) {
             if (!segment.executable) continue;
+            code_.push_back(segment);
             low_ = std::min(low_, segment.address);
             high_ = std::max(high_, segment.address + segment.file_size);
         }
@@ -134,7 +133,7 @@ class JumpSearch {
         }
     }
 
-    // Something at `from` (0: no code) leads to the marked address `target`.
+    // As a Jump.
     void add_target(uint64_t target, uint64_t from, const char* obstacle) {
         auto after = std::upper_bound(
             stretches_.begin(), stretches_.end(), target,
@@ -162,6 +161,24 @@ class JumpSearch {
             if (is_marked(label)) add_target(label, 0, kObstacle);
     }
 
+    struct Lea {
+        uint64_t at;
+        uint64_t target;
+    };
+    // Something at `from` (0: no code) leads to the marked address `target`.
+    struct Jump {
+        uint64_t target;
+        uint64_t from;
+    };
+    // What one thread found in its part.
+    struct Found {
+        std::vector<Jump> jumps;
+        std::vector<Lea> leas;
+        std::vector<uint64_t> register_jumps;
+        uint64_t entries = 0; // of tables
+        bool too_many = false;
+    };
+
     // Looks at every byte position as if an instruction began there: what is found too much only
     // costs a better site, and nothing that is encoded in the file can be missed.
     void scan_code(const Segment& segment) {
@@ -171,8 +188,13 @@ class JumpSearch {
             return;
         }
         const std::vector<Extent> data = file_.data_in(segment);
-        for (const Extent& one : data)
-            if (!look_for_jumps(segment, code, one)) return;
+        for (const Extent& one : data) {
+            auto parts = in_parts(one.end - one.begin, kPartBytes, [&](size_t begin, size_t end) {
+                return look_for_jumps(segment, code, {one.begin + begin, one.begin + end});
+            });
+            for (Found& found : parts)
+                if (!keep(std::move(found))) return;
+        }
         for (const Stretch& one : stretches_) look_for_short_jumps(segment, code, one);
         if (file_.is_position_independent()) return;
         // Code at fixed addresses may hold them as they are: mov $label,%eax.
@@ -184,20 +206,29 @@ class JumpSearch {
         }
     }
 
-    // No instruction that is looked for begins with a zero, so that holes have none. False: there
-    // are too many.
-    bool look_for_jumps(const Segment& segment, Bytes code, const Extent& data) {
+    // False: there are too many.
+    bool keep(Found found) {
+        for (const Jump& jump : found.jumps) add_target(jump.target, jump.from, kJump);
+        leas_.insert(leas_.end(), found.leas.begin(), found.leas.end());
+        register_jumps_.insert(register_jumps_.end(), found.register_jumps.begin(),
+                               found.register_jumps.end());
+        if (!found.too_many && leas_.size() + register_jumps_.size() <= kMaxFindings) return true;
+        stop_moving(kTooMany);
+        return false;
+    }
+
+    // No instruction that is looked for begins with a zero, so that holes have none.
+    Found look_for_jumps(const Segment& segment, Bytes code, const Extent& data) const {
+        Found found;
         size_t at = data.begin;
         for (; at < data.end && at + 17 <= code.size(); at += 16) {
             for (unsigned mask = interesting(code.data() + at); mask != 0; mask &= mask - 1)
-                look_at_position(segment, code, at + std::countr_zero(mask));
-            if (leas_.size() + register_jumps_.size() > kMaxFindings) {
-                stop_moving(kTooMany);
-                return false;
-            }
+                look_at_position(segment, code, at + std::countr_zero(mask), found);
+            found.too_many = found.leas.size() + found.register_jumps.size() > kMaxFindings;
+            if (found.too_many) return found;
         }
-        for (; at < data.end; ++at) look_at_position(segment, code, at);
-        return true;
+        for (; at < data.end; ++at) look_at_position(segment, code, at, found);
+        return found;
     }
 
     // Of 16 positions (17 bytes are read) a bit for each at which look_at_position has work.
@@ -221,26 +252,26 @@ class JumpSearch {
     }
 
     // jmp and call rel32, jcc rel32, xbegin, lea disp(%rip), jmp *%reg.
-    void look_at_position(const Segment& segment, Bytes code, size_t at) {
+    void look_at_position(const Segment& segment, Bytes code, size_t at, Found& found) const {
         const unsigned char* bytes = code.data() + at;
         const size_t room = code.size() - at;
         const uint64_t here = segment.address + at;
         if (room >= 5 && (bytes[0] & 0xfe) == 0xe8) {
             uint64_t target = here + 5 + read_i32(bytes + 1);
-            if (is_marked(target)) add_target(target, here, kJump);
+            if (is_marked(target)) found.jumps.push_back({target, here});
             return;
         }
         if (room >= 2 && bytes[0] == 0xff && (bytes[1] & 0xf8) == 0xe0) {
-            register_jumps_.push_back(here);
+            found.register_jumps.push_back(here);
             return;
         }
         if (room < 6) return;
         const uint64_t target = here + 6 + read_i32(bytes + 2);
         if ((bytes[0] == 0x0f && (bytes[1] & 0xf0) == 0x80) ||
             (bytes[0] == 0xc7 && bytes[1] == 0xf8)) {
-            if (is_marked(target)) add_target(target, here, kJump);
+            if (is_marked(target)) found.jumps.push_back({target, here});
         } else if (bytes[0] == 0x8d && (bytes[1] & 0xc7) == 0x05) {
-            leas_.push_back({here, target});
+            found.leas.push_back({here, target});
         }
     }
 
@@ -268,25 +299,56 @@ class JumpSearch {
         for (const Lea& lea : leas_) tables.push_back(lea.target);
         std::sort(tables.begin(), tables.end());
         tables.erase(std::unique(tables.begin(), tables.end()), tables.end());
-        DataReader reader(file_, kBlock);
-        for (uint64_t table : tables) {
-            for (uint64_t entry = 0; entry < kMaxTableEntries; ++entry) {
-                std::optional<int32_t> distance = reader.word_at(table + entry * 4);
-                if (!distance || !is_code(table + *distance)) break;
-                if (is_marked(table + *distance))
-                    add_target(table + *distance, 0, "a jump table leads behind it");
-                if (--table_budget_ == 0) {
-                    stop_moving(kTooMany);
-                    return;
-                }
+        const auto parts = in_parts(tables.size(), kPartTables, [&](size_t begin, size_t end) {
+            return read_tables_of(std::span(tables).subspan(begin, end - begin));
+        });
+        for (const Found& found : parts) {
+            for (const Jump& jump : found.jumps)
+                add_target(jump.target, jump.from, "a jump table leads behind it");
+            if (found.too_many || found.entries >= table_budget_) {
+                stop_moving(kTooMany);
+                table_budget_ = 0;
+                return;
             }
+            table_budget_ -= found.entries;
         }
     }
 
+    Found read_tables_of(std::span<const uint64_t> tables) const {
+        DataReader reader(file_, kBlock);
+        Found found;
+        for (const uint64_t table : tables) {
+            uint64_t end = table + kMaxTableEntries * 4;
+            for (uint64_t at = table; at < end;) {
+                const Bytes words = reader.from(at, 4);
+                const uint64_t count = std::min<uint64_t>(words.size(), end - at) / 4;
+                const uint64_t read = read_entries(words.substr(0, count * 4), table, found);
+                if (found.too_many) return found;
+                if (count == 0 || read < count) break;
+                at += count * 4;
+            }
+        }
+        return found;
+    }
+
+    // Returns how many of the words are distances from the table's start to code, up to the first
+    // that is none.
+    uint64_t read_entries(Bytes words, uint64_t table, Found& found) const {
+        uint64_t count = 0;
+        for (; count < words.size() / 4; ++count) {
+            const uint64_t target = table + read_i32(words.data() + count * 4);
+            if (target - low_ >= high_ - low_ || !is_code(target)) break;
+            if (is_marked(target)) found.jumps.push_back({target, 0});
+        }
+        found.entries += count;
+        found.too_many = found.entries >= table_budget_;
+        return count;
+    }
+
     bool is_code(uint64_t address) const {
-        for (const Segment& segment : file_.segments())
-            if (segment.executable && address - segment.address < segment.file_size) return true;
-        return false;
+        return std::any_of(code_.begin(), code_.end(), [address](const Segment& segment) {
+            return address - segment.address < segment.file_size;
+        });
     }
 
     // Addresses in the data of the file: in relocations, or, at fixed addresses, as they are.
@@ -338,7 +400,7 @@ class JumpSearch {
         for (const Lea& lea : leas_)
             if (is_code(lea.target)) taken.push_back(lea.target);
         std::sort(taken.begin(), taken.end());
-        DataReader reader(file_, kSmallBlock);
+        DataReader reader(file_, kTableBefore + kTableBehind);
         for (Stretch& one : stretches_) {
             if (one.first_target == one.entry) continue;
             auto refuse = [&one](const char* obstacle) {
@@ -357,15 +419,16 @@ class JumpSearch {
                 std::lower_bound(leas_.begin(), leas_.end(), one.entry,
                                  [](const Lea& other, uint64_t value) { return other.at < value; });
             for (; lea != leas_.end() && lea->at < one.function_end; ++lea) {
-                std::optional<int32_t> first = reader.word_at(lea->target);
-                has_table = has_table || (first && is_code(lea->target + *first));
-                uint64_t words = (kTableBefore + kTableBehind) / 4;
+                const uint64_t words = (kTableBefore + kTableBehind) / 4;
                 if (table_budget_ < words) {
                     stop_moving(kTooMany);
                     return;
                 }
                 table_budget_ -= words;
                 hit = hit || may_lead_into(reader, lea->target, one);
+                const Bytes first = reader.from(lea->target, 4);
+                has_table = has_table ||
+                            (first.size() >= 4 && is_code(lea->target + read_i32(first.data())));
             }
             if (!has_table)
                 refuse("the function jumps through a register to where is not known");
@@ -375,17 +438,30 @@ class JumpSearch {
     }
 
     // Whether a distance from `table`, near it, leads behind the entry up to the site.
-    static bool may_lead_into(DataReader& reader, uint64_t table, const Stretch& stretch) {
-        const uint64_t end = table + kTableBehind;
-        for (uint64_t at = table - std::min(table, kTableBefore); at < end;) {
-            const Bytes bytes = reader.at(at, end - at);
-            for (size_t i = 0; i + 4 <= bytes.size(); i += 4) {
-                const uint64_t target = table + read_i32(bytes.data() + i);
-                if (target > stretch.entry && target < stretch.watched_end) return true;
-            }
-            at += std::max<uint64_t>(bytes.size() / 4 * 4, 4);
+    bool may_lead_into(DataReader& reader, uint64_t table, const Stretch& stretch) const {
+        const uint64_t begin = table - std::min(table, kTableBefore);
+        for (const Segment& segment : file_.segments()) {
+            const uint64_t end =
+                std::min(table + kTableBehind, segment.address + segment.file_size);
+            uint64_t at = begin;
+            if (at < segment.address) at += (segment.address - at + 3) / 4 * 4;
+            if (at >= end) continue;
+            const Bytes words = reader.from(at, end - at).substr(0, (end - at) / 4 * 4);
+            if (has_distance(words, table, stretch)) return true;
         }
         return false;
+    }
+
+    static bool has_distance(Bytes words, uint64_t table, const Stretch& stretch) {
+        const auto first = static_cast<int64_t>(stretch.entry + 1 - table);
+        const auto span = static_cast<uint32_t>(stretch.watched_end - stretch.entry - 1);
+        if (first > INT32_MAX || first + int64_t{span} <= INT32_MIN) return false; // out of reach
+        bool found = false;
+        for (size_t i = 0; i < words.size(); i += 4) // without a way out: compilers make it wide
+            found |=
+                static_cast<uint32_t>(read_i32(words.data() + i)) - static_cast<uint32_t>(first) <
+                span;
+        return found;
     }
 
     bool jumps_through_register(const Stretch& one) const {
@@ -393,13 +469,9 @@ class JumpSearch {
         return jump != register_jumps_.end() && *jump < one.function_end;
     }
 
-    struct Lea {
-        uint64_t at;
-        uint64_t target;
-    };
-
     const ElfFile& file_;
     std::span<Stretch> stretches_; // by entry
+    std::vector<Segment> code_;    // those that are executable
     uint64_t low_ = UINT64_MAX;
     uint64_t high_ = 0;
     // Bits of [low_, high_); of holes of the file, and of code that is not marked, they take no
