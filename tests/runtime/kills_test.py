@@ -370,10 +370,27 @@ def test_the_oom_killer_takes_what_has_just_started() -> None:
 
 
 @campaign
-def test_killed_in_all_ways_many_times() -> None:
-    for kind in ByCgroup, ByName, ByOomKiller:
-        kill_in_every_phase(kind, 40)
+def test_the_cgroup_is_killed_many_times() -> None:
+    kill_in_every_phase(ByCgroup, 40)
+
+
+@campaign
+def test_all_of_its_name_are_killed_many_times() -> None:
+    kill_in_every_phase(ByName, 40)
+
+
+@campaign
+def test_the_oom_killer_takes_it_many_times() -> None:
+    kill_in_every_phase(ByOomKiller, 40)
+
+
+@campaign
+def test_the_guard_is_killed_many_times() -> None:
     kill_a_helper(GUARD, ("attach", "hook", "armed"), 40)
+
+
+@campaign
+def test_a_keeper_is_killed_many_times() -> None:
     kill_a_helper(KEEPER, ("load", "attach", "detach"), 40)
 
 
