@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
-#include "engine/bpf_engine.h"
-#include "engine/kmod_engine.h"
+#include "engine/bpf/bpf_engine.h"
+#include "engine/kmod/kmod_engine.h"
 #include "sbctl/client.h"
 
 namespace speedbump::sites {

@@ -20,8 +20,8 @@
 #include <thread>
 
 #include "calibrate.skel.h"
-#include "engine/bpf_engine.h"
-#include "engine/kmod_engine.h"
+#include "engine/bpf/bpf_engine.h"
+#include "engine/kmod/kmod_engine.h"
 #include "engine/libbpf.h"
 #include "engine/mapping_watch.h"
 #include "engine/quiet_libbpf.h"

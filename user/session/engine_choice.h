@@ -6,7 +6,7 @@
 #include <string>
 
 #include "engine/features.h"
-#include "engine/kmod_engine.h"
+#include "engine/kmod/kmod_engine.h"
 #include "session/types.h"
 #include "targets/target.h"
 #include "util/result.h"

@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "engine/bpf_engine.h"
+#include "engine/bpf/bpf_engine.h"
 #include "engine/features.h"
 #include "process/maps.h"
 #include "process/remote_elf.h"

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/bpf_engine.h"
+#include "engine/bpf/bpf_engine.h"
 
 namespace speedbump::session {
 

@@ -10,10 +10,11 @@
 #include <map>
 #include <set>
 
-#include "engine/bpf_engine.h"
+#include "engine/bpf/bpf_engine.h"
 #include "engine/features.h"
-#include "engine/kmod_engine.h"
+#include "engine/kmod/kmod_engine.h"
 #include "engine/mapping_watch.h"
+#include "engine/python/python_side.h"
 #include "process/namespaces.h"
 #include "process/ownership.h"
 #include "process/resolver.h"
@@ -22,7 +23,6 @@
 #include "session/members.h"
 #include "session/outsiders.h"
 #include "session/program_files.h"
-#include "session/python_side.h"
 #include "session/reaper.h"
 #include "session/roots.h"
 #include "session/tree_counts.h"
@@ -105,8 +105,8 @@ struct Session::Impl {
     std::unique_ptr<engine::KmodEngine> kmod; // when it delays
     std::unique_ptr<engine::MappingWatch> mappings;
     std::unique_ptr<process::Resolver> resolver;
-    std::unique_ptr<PythonSide> python;        // only with Python lines
-    std::map<size_t, uint32_t> target_of_line; // Python targets: line -> index
+    std::unique_ptr<engine::PythonSide> python; // only with Python lines
+    std::map<size_t, uint32_t> target_of_line;  // Python targets: line -> index
     // (line, process) of interpreters that were unhooked
     std::map<std::pair<uint32_t, pid_t>, engine::Counts> python_folded;
     bool is_out = false; // take_out()
@@ -384,7 +384,7 @@ Result<void> Session::Impl::find_targets() {
 
 // A Python target is a line; what functions it names, each interpreter finds out.
 Result<void> Session::Impl::find_python_targets() {
-    auto side = PythonSide::create(file, warn);
+    auto side = engine::PythonSide::create(file, warn);
     if (!side) return std::move(side).error();
     python = std::move(*side);
     if (!python) return {};
@@ -1101,7 +1101,7 @@ Result<void> Session::put_back() {
         self.targets[index].settings.enabled = true;
     const bool unhooked = !self.python;
     if (unhooked) {
-        auto side = PythonSide::create(self.file, self.warn);
+        auto side = engine::PythonSide::create(self.file, self.warn);
         if (!side) return std::move(side).error();
         self.python = std::move(*side);
         if (auto watched = self.watch_python(); !watched) return watched;

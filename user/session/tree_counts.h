@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/bpf_engine.h"
+#include "engine/bpf/bpf_engine.h"
 #include "session/members.h"
 #include "util/result.h"
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "engine/bpf_engine.h"
+#include "engine/bpf/bpf_engine.h"
 #include "process/tree.h"
 #include "util/result.h"
 

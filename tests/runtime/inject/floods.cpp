@@ -16,7 +16,7 @@
 #include <mutex>
 #include <sstream>
 
-#include "engine/python_engine.h"
+#include "engine/python/python_engine.h"
 #include "inject/injector.h"
 #include "inject/process_state.h"
 #include "target_process.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "engine/bpf_engine.h"
+#include "engine/bpf/bpf_engine.h"
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
@@ -15,10 +15,10 @@
 
 #include "abi.h"
 #include "delay.skel.h"
+#include "engine/bpf/tallies.h"
 #include "engine/iterator.h"
 #include "engine/libbpf.h"
 #include "engine/measure.h"
-#include "engine/tallies.h"
 #include "util/clock.h"
 #include "util/fd.h"
 #include "util/numbers.h"

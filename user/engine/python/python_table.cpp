@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "engine/python_table.h"
+#include "engine/python/python_table.h"
 
 #include <fcntl.h>
 #include <linux/futex.h>

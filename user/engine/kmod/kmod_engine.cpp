@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "engine/kmod_engine.h"
+#include "engine/kmod/kmod_engine.h"
 
 #include <fmt/format.h>
 #include <signal.h>
