@@ -1,7 +1,21 @@
 // SPDX-License-Identifier: MIT
 #include "engine/engine.h"
 
+#include <unistd.h>
+
+#include "engine/features.h"
+#include "process/namespaces.h"
+
 namespace speedbump::engine {
+
+uint64_t on_host_clock(uint64_t here_ns) {
+    static const int64_t offset_ns = process::monotonic_offset_of(getpid());
+    return here_ns == 0 ? 0 : here_ns - static_cast<uint64_t>(offset_ns);
+}
+
+elf::SiteOptions site_options(const Features& features) {
+    return {features.nop5_optimized, features.nop5_is_safe};
+}
 
 void write_target(sb_target& entry, const TargetSettings& settings, uint64_t window_origin_ns,
                   bool wide) {

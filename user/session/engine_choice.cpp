@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "session/roots.h"
+#include "util/proc.h"
 
 namespace speedbump::session {
 
@@ -42,7 +42,7 @@ Result<std::unique_ptr<engine::KmodEngine>> open_chosen_module(
         return make_error(ErrorKind::kUsage, "the kernel module can't do that: " + reason)
             .with_hint("use --engine=bpf");
     auto module =
-        reason.empty() ? engine::KmodEngine::open() : make_error(ErrorKind::kUsage, reason);
+        reason.empty() ? engine::KmodEngine::open(warn) : make_error(ErrorKind::kUsage, reason);
     if (module || must) return module;
     warn("the kernel module is loaded, but BPF delays: " + module.error().message);
     return Module();

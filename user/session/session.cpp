@@ -15,7 +15,6 @@
 #include "engine/kmod/kmod_engine.h"
 #include "engine/mapping_watch.h"
 #include "engine/python/python_side.h"
-#include "process/namespaces.h"
 #include "process/ownership.h"
 #include "process/resolver.h"
 #include "session/engine_choice.h"
@@ -110,6 +109,7 @@ struct Session::Impl {
     // (line, process) of interpreters that were unhooked
     std::map<std::pair<uint32_t, pid_t>, engine::Counts> python_folded;
     bool is_out = false; // take_out()
+    bool armed = false;
     Roots roots;
     Fd epoll;
 
@@ -123,7 +123,6 @@ struct Session::Impl {
     TreeCounts tree_counts;
 
     uint64_t armed_at_ns = 0; // monotonic_ns()
-    const int64_t clock_offset_ns = process::monotonic_offset_of(getpid());
     OutsiderScan scan;
     Clock::time_point last_scan{};
     bool has_new_files = false; // since then
@@ -163,10 +162,6 @@ struct Session::Impl {
     bool is_below_floor(const Target& target) const;
     Result<void> configure(uint32_t index);
     void configure_or_warn(uint32_t index);
-    // On the clock of the host, which hooks and BPF compare with, whatever namespace we are in.
-    uint64_t window_origin() const {
-        return armed_at_ns == 0 ? 0 : armed_at_ns - static_cast<uint64_t>(clock_offset_ns);
-    }
     void configure_all(const std::vector<Probe>& probes);
     bool may_be_narrow() const { return features.uprobe_multi_pid || !features.uprobe_multi; }
     Result<void> place(const FileKey& key, TargetFile::Placed& placed, pid_t only);
@@ -250,6 +245,7 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options,
     auto bpf = engine::BpfEngine::load(impl->features);
     if (!bpf) return std::move(bpf).error();
     impl->bpf = std::move(*bpf);
+    if (impl->kmod) impl->kmod->follow(*impl->bpf);
     if (impl->features.mmap_events) {
         auto mappings = engine::MappingWatch::open();
         if (!mappings) return std::move(mappings).error();
@@ -263,7 +259,7 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options,
     auto floors = impl->kmod ? impl->kmod->calibrate() : impl->bpf->calibrate();
     if (!floors) return std::move(floors).error();
     impl->floors = *floors;
-    if (impl->kmod && !impl->kmod->accepts_nop5()) impl->features.nop5_is_safe = false;
+    if (impl->kmod && !impl->kmod->capabilities().nop5) impl->features.nop5_is_safe = false;
 
     auto epoll = make_epoll();
     if (!epoll) return std::move(epoll).error();
@@ -445,15 +441,12 @@ bool Session::Impl::is_below_floor(const Target& target) const {
 Result<void> Session::Impl::configure(uint32_t index) {
     if (targets[index].world == targets::World::kPython) {
         if (!python) return {}; // taken out
-        python->configure(targets[index].line_index, targets[index].settings, window_origin());
+        python->configure(targets[index].line_index, targets[index].settings,
+                          engine::on_host_clock(armed_at_ns));
         return {};
     }
-    if (kmod) {
-        kmod->configure(index, targets[index].settings, armed_at_ns);
-        return {};
-    }
-    return bpf->configure(index, targets[index].settings, window_origin(),
-                          files[file_of[index]].wide);
+    if (kmod) return kmod->configure(index, targets[index].settings, armed_at_ns, true);
+    return bpf->configure(index, targets[index].settings, armed_at_ns, files[file_of[index]].wide);
 }
 
 // A target that keeps its old settings is told of.
@@ -625,7 +618,7 @@ Result<void> Session::Impl::forward(const FileKey& key, TargetFile::Placed& plac
             }
             pids[mask] = std::move(*top);
         }
-        const auto attached = kmod->attach(resolver->descriptor(key), probe, pids[mask]);
+        const auto attached = kmod->add(resolver->descriptor(key), probe, pids[mask]);
         if (attached) continue;
         const int error = attached.error().error_number;
         if (error == ENOSPC) {
@@ -709,7 +702,8 @@ std::vector<engine::Counts> Session::Impl::latest_counts() {
     tree_counts.refresh(*bpf, members, warn);
     std::vector<engine::Counts> result = tree_counts.latest();
     if (kmod)
-        for (const engine::Counts& counts : kmod->read_counts()) result.push_back(counts);
+        if (const auto counts = kmod->read_counts())
+            result.insert(result.end(), counts->begin(), counts->end());
     auto python_sums = python_folded;
     if (python)
         for (const engine::Counts& counts : python->read_counts())
@@ -967,7 +961,7 @@ Clock::duration Session::Impl::longest_sleep() const {
     if (scan.running() || !scan.files().empty()) return milliseconds(0);
     if (!mapped_lately.empty()) return kMappingSettle;
     Clock::duration sleep = newborn.empty() ? Clock::duration(kTick) : kChildGrace;
-    if (kmod) sleep = std::min(sleep, kmod->until_next_change());
+    if (kmod) sleep = std::min(sleep, kmod->until_next());
     if (mappings && mappings->moderated()) sleep = std::min<Clock::duration>(sleep, kModeratedTick);
     if (const auto next = unfinished.until_next()) sleep = std::min(sleep, *next);
     return python ? std::min(sleep, python->longest_sleep()) : sleep;
@@ -1022,12 +1016,14 @@ void Session::arm() {
                 impl_->configure_or_warn(index);
         }
     }
+    impl_->armed = true;
     impl_->bpf->arm(true);
     if (impl_->kmod) impl_->kmod->arm(true);
     if (impl_->python) impl_->python->arm(true);
 }
 
 void Session::pause() {
+    impl_->armed = false;
     impl_->bpf->arm(false);
     if (impl_->kmod) impl_->kmod->arm(false);
     if (impl_->python) impl_->python->arm(false);
@@ -1109,7 +1105,7 @@ Result<void> Session::put_back() {
     for (const auto& [line, index] : self.target_of_line)
         if (auto done = self.configure(index); !done) return done;
     if (!unhooked) return {};
-    self.python->arm(self.bpf->armed());
+    self.python->arm(self.armed);
     self.hook_interpreters();
     return {};
 }
@@ -1137,7 +1133,7 @@ Snapshot Session::snapshot() {
     snapshot.taken_at = std::chrono::system_clock::now();
     if (self.armed_at_ns != 0)
         snapshot.since_armed = nanoseconds(monotonic_ns() - self.armed_at_ns);
-    snapshot.armed = self.bpf->armed();
+    snapshot.armed = self.armed;
     snapshot.targets = self.targets;
     // The interpreter of a program that waits to start is still to come.
     const bool to_come = self.python && !self.options.run_command.empty() && self.armed_at_ns == 0;
@@ -1153,11 +1149,7 @@ Snapshot Session::snapshot() {
 
     snapshot.counts = self.latest_counts();
     snapshot.counts_are_old = self.tree_counts.failure().has_value();
-    if (self.kmod) {
-        snapshot.lost_members += self.kmod->lost_members();
-        if (const std::string trouble = self.kmod->take_trouble(); !trouble.empty())
-            self.warn(trouble);
-    }
+    if (self.kmod) snapshot.lost_members += self.kmod->losses().members;
     if (self.python) {
         if (!self.python->ever_attached()) snapshot.hook_failure = self.python->first_failure();
         snapshot.lost_counts = self.python->lost_counts();

@@ -19,7 +19,7 @@ namespace speedbump::session {
 
 using std::chrono::nanoseconds;
 
-enum class EngineChoice { kAuto, kBpf, kKmod };
+using engine::EngineChoice;
 enum class MissingPolicy { kError, kWarn, kIgnore };
 
 struct SessionOptions {

@@ -84,6 +84,12 @@ struct BpfEngine::Impl {
 BpfEngine::BpfEngine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 BpfEngine::~BpfEngine() = default;
 
+Capabilities BpfEngine::capabilities() const {
+    // Without that a kernel with uprobe_multi filters by thread.
+    const bool narrow = impl_->features.uprobe_multi_pid || !impl_->features.uprobe_multi;
+    return {.name = "bpf", .title = "BPF", .narrow = narrow};
+}
+
 Result<std::unique_ptr<BpfEngine>> BpfEngine::load(const Features& features) {
     auto impl = std::make_unique<Impl>();
     impl->features = features;
@@ -240,21 +246,17 @@ std::vector<TreeEvent> BpfEngine::drain_events() {
 // --- targets
 
 Result<void> BpfEngine::configure(uint32_t target, const TargetSettings& settings,
-                                  uint64_t window_origin_ns, bool wide) {
+                                  uint64_t armed_at_ns, bool wide) {
     if (target >= SB_MAX_TARGETS)
         return make_error(ErrorKind::kUnsupported, "more than " + std::to_string(SB_MAX_TARGETS) +
                                                        " functions match; narrow the targets");
     impl_->target_count = std::max(impl_->target_count, target + 1);
-    write_target(impl_->targets[target], settings, window_origin_ns, wide);
+    write_target(impl_->targets[target], settings, on_host_clock(armed_at_ns), wide);
     return {};
 }
 
 void BpfEngine::arm(bool armed) {
     __atomic_store_n(&impl_->control().armed, armed ? 1u : 0u, __ATOMIC_RELEASE);
-}
-
-bool BpfEngine::armed() const {
-    return impl_->control().armed != 0;
 }
 
 // --- probes
@@ -332,7 +334,7 @@ Result<Links> BpfEngine::attach_wide(const std::string& path, const std::vector<
 
 // --- counters
 
-Result<std::vector<Counts>> BpfEngine::read_counts() const {
+Result<std::vector<Counts>> BpfEngine::read_counts() {
     auto result = read_tallies(bpf_map__fd(impl_->skeleton->maps.tallies));
     if (!result) return result;
     for (uint32_t target = 0; target < impl_->target_count; ++target) {
@@ -357,6 +359,10 @@ uint64_t BpfEngine::lost_members() const {
 }
 
 // --- calibration
+
+nanoseconds BpfEngine::floor(elf::SiteKind kind) const {
+    return impl_->floors.by_kind[static_cast<size_t>(kind)];
+}
 
 namespace {
 
