@@ -14,11 +14,11 @@ Reaper::~Reaper() {
     thread_.join();
 }
 
-void Reaper::release(engine::Links links) {
-    if (links.empty()) return;
+void Reaper::release(engine::Attached attached) {
+    if (!attached) return;
     {
         const std::lock_guard lock(mutex_);
-        waiting_.push_back(std::move(links));
+        waiting_.push_back(std::move(attached));
     }
     wake_.notify_one();
 }
@@ -28,9 +28,9 @@ void Reaper::work() {
     for (;;) {
         wake_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
         if (waiting_.empty()) return;
-        std::vector<engine::Links> batch = std::exchange(waiting_, {});
+        std::vector<engine::Attached> batch = std::exchange(waiting_, {});
         lock.unlock();
-        engine::Links::release_all(std::move(batch));
+        engine_.release(std::move(batch));
         lock.lock();
     }
 }

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/bpf/bpf_engine.h"
+#include "engine/engine.h"
 
 namespace speedbump::session {
 
@@ -14,19 +14,21 @@ namespace speedbump::session {
 // session must go on hearing of new processes meanwhile. Destruction waits until all are out.
 class Reaper {
   public:
-    Reaper() : thread_([this] { work(); }) {}
+    // The engine whose probes these are must outlive it.
+    explicit Reaper(engine::ProbeEngine& engine) : engine_(engine), thread_([this] { work(); }) {}
     Reaper(const Reaper&) = delete;
     Reaper& operator=(const Reaper&) = delete;
     ~Reaper();
 
-    void release(engine::Links links);
+    void release(engine::Attached attached);
 
   private:
     void work();
 
+    engine::ProbeEngine& engine_;
     std::mutex mutex_;
     std::condition_variable wake_;
-    std::vector<engine::Links> waiting_;
+    std::vector<engine::Attached> waiting_;
     bool stop_ = false;
     std::thread thread_; // last: starts when all else is there
 };
