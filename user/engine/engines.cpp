@@ -68,6 +68,18 @@ void allow_many_descriptors() {
 
 } // namespace
 
+Result<Engines> open_counting(const Features& features) {
+    auto loaded = BpfEngine::load(features);
+    if (!loaded) return std::move(loaded).error();
+    const std::shared_ptr<BpfEngine> bpf = std::move(*loaded);
+    bpf->follow_children(false);
+    Engines engines;
+    engines.features = features;
+    engines.tree = bpf;
+    engines.probes = bpf;
+    return engines;
+}
+
 Result<Engines> open_engines(const EngineRequest& request, const targets::TargetsFile& file,
                              const Warn& warn) {
     Engines engines;

@@ -41,4 +41,8 @@ struct Engines {
 Result<Engines> open_engines(const EngineRequest& request, const targets::TargetsFile& file,
                              const std::function<void(const std::string&)>& warn);
 
+// What counts calls, with settings of delay 0, in processes that become members one by one, without
+// their children: a tree and probes alone.
+Result<Engines> open_counting(const Features& features);
+
 } // namespace speedbump::engine
