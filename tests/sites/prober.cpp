@@ -22,7 +22,7 @@ class BpfProber : public Prober {
         std::vector<engine::Probe> probes;
         for (uint64_t offset : offsets) {
             const auto target = static_cast<uint32_t>(probes.size());
-            if (auto done = engine_->configure(target, {}, 0, false); !done) return done;
+            if (auto done = engine_->configure(target, {}, 0, {}); !done) return done;
             probes.push_back({target, offset, elf::SiteKind::kSingleStep});
         }
         std::vector<engine::RefusedProbe> failed;
@@ -76,7 +76,7 @@ class KmodProber : public Prober {
         refused.assign(count_, 0);
         for (size_t i = 0; i < count_; ++i) {
             const auto target = static_cast<uint32_t>(i);
-            if (auto done = engine_->configure(target, {}, 0, false); !done) return done;
+            if (auto done = engine_->configure(target, {}, 0, {}); !done) return done;
             const engine::Probe probe{target, offsets[i], elf::SiteKind::kSingleStep};
             if (auto done = engine_->add(file, probe, {process}); !done) {
                 refused[i] = done.error().error_number;

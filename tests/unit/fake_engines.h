@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -103,7 +104,7 @@ class FakeSettings {
     struct Told {
         TargetSettings settings;
         uint64_t armed_at_ns = 0;
-        bool wide = false;
+        engine::ProbeSets sets{};
     };
     std::map<uint32_t, Told> told; // by target
     bool armed = false;
@@ -120,6 +121,8 @@ class FakeProbes : public ProbeEngine, public FakeSettings {
 
     explicit FakeProbes(Faults& faults) : faults_(faults) {}
 
+    std::vector<std::string> steps; // what was told of sets, and each attach, in order
+
     Capabilities capabilities() const override { return able; }
     Result<Floors> calibrate() override {
         if (auto error = faults_.of("calibrate")) return *error;
@@ -127,15 +130,18 @@ class FakeProbes : public ProbeEngine, public FakeSettings {
     }
     nanoseconds floor(elf::SiteKind) const override { return nanoseconds(100); }
     Result<void> configure(uint32_t target, const TargetSettings& settings, uint64_t armed_at_ns,
-                           bool wide) override {
+                           const engine::ProbeSets& sets) override {
         if (auto error = faults_.of("configure")) return *error;
-        told[target] = {settings, armed_at_ns, wide};
+        told[target] = {settings, armed_at_ns, sets};
+        steps.push_back(
+            fmt::format("{} to {}{}", sets.older, sets.newer, sets.newer_counts ? " counts" : ""));
         return {};
     }
     void arm(bool arms) override { armed = arms; }
     Result<Attached> attach(const FileProbes& probes, std::optional<pid_t> only,
                             std::vector<RefusedProbe>& refused) override {
         if (auto error = faults_.of(only ? "attach narrow" : "attach wide")) return *error;
+        steps.push_back(fmt::format("attach {}", probes.set));
         Place place{only, {}};
         for (const Probe& probe : probes.probes) {
             if (auto error = faults_.of("probe"))
@@ -149,6 +155,7 @@ class FakeProbes : public ProbeEngine, public FakeSettings {
                                       const std::vector<pid_t>& pids) override {
         std::vector<Attached> all(pids.size());
         if (faults_.of("attach each")) return all;
+        steps.push_back(fmt::format("attach {}", probes.set));
         for (size_t i = 0; i < pids.size(); ++i) {
             Place place{pids[i], {}};
             for (const Probe& probe : probes.probes) place.targets.insert(probe.target);
@@ -213,9 +220,9 @@ class FakeHooks : public HookEngine, public FakeSettings {
     Capabilities capabilities() const override { return {.name = "hooks", .title = "hooks"}; }
     nanoseconds floor(elf::SiteKind) const override { return nanoseconds(50); }
     Result<void> configure(uint32_t target, const TargetSettings& settings, uint64_t armed_at_ns,
-                           bool wide) override {
+                           const engine::ProbeSets& sets) override {
         if (auto error = faults_.of("configure hooks")) return *error;
-        if (is_open_) told[target] = {settings, armed_at_ns, wide};
+        if (is_open_) told[target] = {settings, armed_at_ns, sets};
         return {};
     }
     void arm(bool arms) override { armed = arms; }

@@ -242,7 +242,10 @@ TEST_F(SessionOverFakes, AnOutsiderThatMapsTheFileMakesItNarrow) {
         const auto places = probes_->in_place();
         return places.size() == 1 && places[0].only == child_.pid();
     }));
-    EXPECT_FALSE(probes_->told[0].wide);
+    EXPECT_TRUE(soon(*session, [this] {
+        const auto& sets = probes_->told[0].sets;
+        return sets.older == 2 && sets.newer == 2;
+    }));
 }
 
 TEST_F(SessionOverFakes, AChildThatCannotBeProbedIsNamedAndTriedAgain) {

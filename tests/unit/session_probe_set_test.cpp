@@ -87,10 +87,15 @@ class ProbeSetTest : public testing::Test {
         match.path = "/usr/lib/lib.so";
         match.entry_offset = match.site.file_offset = 16 * targets_->all().size();
         match.name = "f" + std::to_string(targets_->all().size());
-        const auto probe = targets_->add(match, set_->is_wide(key_));
+        const auto probe = targets_->add(match, set_->sets_of(key_));
         EXPECT_TRUE(probe);
         set_->add(key_, 0, {*probe}, member(kFirst));
         return probe->target;
+    }
+    void settle() {
+        const auto end = Clock::now() + std::chrono::seconds(10);
+        while (set_->is_changing() && Clock::now() < end) set_->settle();
+        EXPECT_FALSE(set_->is_changing());
     }
     void probe_both() {
         for (const pid_t pid : {kFirst, kSecond}) {
@@ -162,11 +167,11 @@ TEST_F(ProbeSetTest, WidensAFileThatNoOutsiderMaps) {
     probe_both();
     look();
     EXPECT_EQ(places_once_there_are(1), (Places{{std::nullopt, {0}}}));
-    EXPECT_TRUE(engine_.told[0].wide);
+    EXPECT_TRUE(engine_.told[0].sets.newer_counts);
     EXPECT_FALSE(set_->has_narrow());
     add_target();
     EXPECT_EQ(engine_.in_place(), (Places{{std::nullopt, {0}}, {std::nullopt, {1}}}));
-    EXPECT_TRUE(engine_.told[1].wide);
+    EXPECT_EQ(engine_.told[1].sets.word(), engine_.told[0].sets.word());
     EXPECT_THAT(warnings_, IsEmpty());
 }
 
@@ -178,7 +183,7 @@ TEST_F(ProbeSetTest, StaysNarrowWhereWideningFailsAndSaysSoOnce) {
     EXPECT_THAT(warnings_, ElementsAre(HasSubstr("probe /usr/lib/lib.so for all its processes at "
                                                  "once: fake attach wide: Cannot allocate")));
     EXPECT_EQ(engine_.in_place().size(), 2u);
-    EXPECT_FALSE(engine_.told[0].wide);
+    EXPECT_EQ(engine_.told[0].sets.newer, 0u);
     EXPECT_FALSE(set_->widen(key_));
     faults_.end();
     EXPECT_TRUE(set_->widen(key_));
@@ -186,12 +191,41 @@ TEST_F(ProbeSetTest, StaysNarrowWhereWideningFailsAndSaysSoOnce) {
     places_once_there_are(1);
 }
 
-TEST_F(ProbeSetTest, ATargetThatCannotBeToldThatItIsWideIsWarnedOf) {
+TEST_F(ProbeSetTest, StaysAsItIsWhereATargetCannotBeToldOfTheChange) {
     add_target();
     probe_both();
     faults_.begin("configure");
+    const auto widened = set_->widen(key_);
+    ASSERT_FALSE(widened);
+    EXPECT_THAT(widened.error().message, HasSubstr("configure f0: fake configure"));
+    EXPECT_EQ(engine_.in_place().size(), 2u);
+    faults_.end();
     ASSERT_TRUE(set_->widen(key_));
+    places_once_there_are(1);
+    faults_.begin("configure");
+    set_->narrow(key_);
+    EXPECT_TRUE(set_->is_wide(key_));
     EXPECT_THAT(warnings_, ElementsAre(HasSubstr("configure f0: fake configure")));
+}
+
+// So that each hit counts once (engine::ProbeSets).
+TEST_F(ProbeSetTest, ChangesInStepsAndBack) {
+    add_target();
+    probe_both();
+    engine_.steps.clear();
+    ASSERT_TRUE(set_->widen(key_));
+    places_once_there_are(1);
+    settle();
+    EXPECT_THAT(engine_.steps, ElementsAre("0 to 1", "attach 1", "0 to 1 counts", "1 to 1"));
+    engine_.steps.clear();
+    set_->narrow(key_);
+    places_once_there_are(2);
+    settle();
+    EXPECT_THAT(engine_.steps, ElementsAre("1 to 2", "attach 2", "1 to 2 counts", "2 to 2"));
+    engine_.steps.clear();
+    faults_.begin("attach wide");
+    EXPECT_FALSE(set_->widen(key_));
+    EXPECT_THAT(engine_.steps, ElementsAre("2 to 3", "2 to 2"));
 }
 
 TEST_F(ProbeSetTest, StaysNarrowWhileAnOutsiderMapsTheFile) {
@@ -238,7 +272,7 @@ TEST_F(ProbeSetTest, NarrowsAFileOnceAnOutsiderMapsIt) {
     const Outsider outsider;
     set_->outsider_maps(outsider.pid());
     EXPECT_EQ(places_once_there_are(2), (Places{{kFirst, {0}}, {kSecond, {0}}}));
-    EXPECT_FALSE(engine_.told[0].wide);
+    EXPECT_TRUE(engine_.told[0].sets.newer_counts);
     EXPECT_THAT(put_off_, IsEmpty());
 }
 

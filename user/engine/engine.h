@@ -81,10 +81,22 @@ struct RefusedProbe {
     int error_number = 0;
 };
 
-// Probes of one file.
+// Probes of one file, in a set of that number (modulo SB_SET_MASK + 1).
 struct FileProbes {
     int file = -1; // an open descriptor of it
     std::span<const Probe> probes;
+    uint32_t set = 0;
+};
+
+// The sets of probes that a file has in place, and which one's hits count. Between two sets the
+// file changes without a hit that is lost or counts twice, where these steps are taken: {A, B,
+// false}; all of B is put in place; {A, B, true}; all of A is taken out; {B, B}.
+struct ProbeSets {
+    uint32_t older = 0;
+    uint32_t newer = 0; // the same: there is one set
+    bool newer_counts = false;
+
+    uint32_t word() const { return SB_SETS(older, newer, newer_counts); }
 };
 
 // Probes that are in place. Destruction takes them out, which may wait for the kernel.
@@ -126,10 +138,9 @@ class DelayEngine {
     virtual nanoseconds floor(elf::SiteKind kind) const = 0;
 
     // Takes effect with the next tend() at the latest. Windows count from `armed_at_ns`
-    // (monotonic_ns()); 0: not armed yet, none. `wide`: of two sets of probes in place the one that
-    // is for all processes counts.
+    // (monotonic_ns()); 0: not armed yet, none.
     virtual Result<void> configure(uint32_t target, const TargetSettings& settings,
-                                   uint64_t armed_at_ns, bool wide) = 0;
+                                   uint64_t armed_at_ns, const ProbeSets& sets) = 0;
     virtual void arm(bool armed) = 0;
 
     // Readable when tend() has something to do; -1: it never is.
@@ -214,6 +225,6 @@ uint64_t on_host_clock(uint64_t here_ns);
 // Writes settings into an entry of a table that hooks read meanwhile (bpf/abi.h). Windows are
 // relative to `window_origin_ns` (CLOCK_MONOTONIC); 0: not armed yet, so none.
 void write_target(sb_target& entry, const TargetSettings& settings, uint64_t window_origin_ns,
-                  bool wide);
+                  const ProbeSets& sets);
 
 } // namespace speedbump::engine

@@ -91,7 +91,7 @@ void Finder::take(Member& member, process::Findings&& findings) {
     member.files.insert(findings.files.begin(), findings.files.end());
     std::map<FileKey, std::vector<engine::Probe>> fresh;
     for (const process::NativeMatch& match : findings.matches)
-        if (const auto probe = targets_.add(match, probes_.is_wide(match.file)))
+        if (const auto probe = targets_.add(match, probes_.sets_of(match.file)))
             fresh[match.file].push_back(*probe);
     for (process::Skipped& skipped : findings.skipped) targets_.skip(std::move(skipped));
     for (const auto& [key, probes] : fresh)

@@ -182,7 +182,7 @@ Result<void> NativeSurvey::Impl::choose(const inspect::Profile& seen) {
     }
     engine::TargetSettings counting; // a delay of 0
     for (uint32_t i = 0; i < functions_.size(); ++i)
-        if (auto done = engines_.probes->configure(i, counting, 0, false); !done) return done;
+        if (auto done = engines_.probes->configure(i, counting, 0, {}); !done) return done;
     return {};
 }
 

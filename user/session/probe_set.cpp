@@ -46,6 +46,11 @@ bool ProbeSet::is_wide(const FileKey& key) const {
     return file != files_.end() && file->second.wide;
 }
 
+engine::ProbeSets ProbeSet::sets_of(const FileKey& key) const {
+    const auto file = files_.find(key);
+    return file == files_.end() ? engine::ProbeSets{} : file->second.sets;
+}
+
 bool ProbeSet::has_narrow() const {
     return std::any_of(files_.begin(), files_.end(),
                        [](const auto& entry) { return !entry.second.wide; });
@@ -72,7 +77,8 @@ void ProbeSet::add(const FileKey& key, int descriptor, const std::vector<Probe>&
 
 Result<void> ProbeSet::place(File& file, Placed& placed, std::optional<pid_t> only) {
     if (placed.count == file.probes.size()) return {};
-    const FileProbes missing{file.descriptor, std::span(file.probes).subspan(placed.count)};
+    const FileProbes missing{file.descriptor, std::span(file.probes).subspan(placed.count),
+                             file.sets.newer};
     std::vector<engine::RefusedProbe> refused;
     auto attached = engine_.attach(missing, only, refused);
     targets_.refused(refused);
@@ -112,7 +118,8 @@ void ProbeSet::probe_together(const FileKey& key, File& file) {
         pids.push_back(member.pid);
     }
     if (pids.size() < 2) return;
-    std::vector<Attached> attached = engine_.attach_each({file.descriptor, file.probes}, pids);
+    std::vector<Attached> attached =
+        engine_.attach_each({file.descriptor, file.probes, file.sets.newer}, pids);
     for (size_t i = 0; i < tgids.size(); ++i) {
         if (!attached[i]) continue;
         Placed& placed = file.narrow[tgids[i]];
@@ -168,16 +175,59 @@ Result<void> ProbeSet::put_back() {
 
 // --- narrow and wide
 
+void ProbeSet::tell(const File& file) {
+    if (auto told = targets_.set_sets(file.probes, file.sets); !told)
+        rules_.warn(told.error().message);
+}
+
+Result<void> ProbeSet::begin_change(File& file) {
+    // Where the change before has not ended, the probes that it leaves count no more from here.
+    file.leaving.reset();
+    file.sets = {file.sets.newer, (file.sets.newer + 1) & SB_SET_MASK, false};
+    auto told = targets_.set_sets(file.probes, file.sets);
+    if (!told) file.sets = {file.sets.older, file.sets.older};
+    return told;
+}
+
+void ProbeSet::flip(File& file) {
+    file.sets.newer_counts = true;
+    tell(file);
+}
+
+void ProbeSet::give_up_change(File& file) {
+    file.sets = {file.sets.older, file.sets.older};
+    tell(file);
+}
+
+void ProbeSet::settle() {
+    for (auto& [key, file] : files_) {
+        if (!file.leaving || !reaper_.are_out(*file.leaving)) continue;
+        file.leaving.reset();
+        file.sets = {file.sets.newer, file.sets.newer};
+        tell(file);
+    }
+}
+
+bool ProbeSet::is_changing() const {
+    return std::any_of(files_.begin(), files_.end(),
+                       [](const auto& entry) { return entry.second.leaving.has_value(); });
+}
+
 Result<void> ProbeSet::widen(const FileKey& key) {
     File& file = files_.at(key);
     if (file.wide) return {};
-    if (auto placed = place(file, file.for_all, std::nullopt); !placed) return placed;
+    if (auto begun = begin_change(file); !begun) return begun;
+    if (auto placed = place(file, file.for_all, std::nullopt); !placed) {
+        give_up_change(file);
+        return placed;
+    }
     file.wide = true;
     late_.erase(key);
-    // Both sets of probes are in place; each target changes from one to the other at once.
-    targets_.set_wide(file.probes, true);
+    flip(file);
     for (auto& [tgid, placed] : file.narrow) release(std::move(placed));
     file.narrow.clear();
+    file.leaving = reaper_.released();
+    settle();
     return {};
 }
 
@@ -185,6 +235,7 @@ void ProbeSet::narrow(const FileKey& key) {
     const auto found = files_.find(key);
     if (found == files_.end() || !found->second.wide || !can_narrow_) return;
     File& file = found->second;
+    if (auto begun = begin_change(file); !begun) return rules_.warn(begun.error().message);
     file.wide = false;
     late_.add(key, name_of(file));
     probe_together(key, file);
@@ -192,8 +243,9 @@ void ProbeSet::narrow(const FileKey& key) {
         if (!member.alive || !member.files.contains(key)) continue;
         if (auto probed = probe(member, key); !probed) rules_.put_off(member, probed.error());
     }
-    targets_.set_wide(file.probes, false);
+    flip(file);
     release(std::exchange(file.for_all, {}));
+    file.leaving = reaper_.released();
 }
 
 void ProbeSet::outsider_maps(pid_t pid) {

@@ -54,12 +54,16 @@ class ProbeSet {
     Result<void> widen(const process::FileKey& key);
     void narrow(const process::FileKey& key);
     bool is_wide(const process::FileKey& key) const;
+    engine::ProbeSets sets_of(const process::FileKey& key) const;
     bool has_narrow() const;
     // A process outside the tree has mapped something.
     void outsider_maps(pid_t pid);
     // Looks for some milliseconds which narrow files no outsider maps, and widens them.
     void look_for_outsiders();
     bool is_looking() const { return scan_.running() || !scan_.files().empty(); }
+    // Ends changes between narrow and wide whose older probes are out.
+    void settle();
+    bool is_changing() const;
     // Files that could not be wide when a process was born are warned of.
     void born() { late_.born(); }
     void warn_of_late_files();
@@ -79,6 +83,8 @@ class ProbeSet {
         int descriptor = -1;
         std::vector<engine::Probe> probes; // only ever more
         bool wide = false;
+        engine::ProbeSets sets;
+        std::optional<uint64_t> leaving; // while it changes: the last of the older set to be out
         Placed for_all;
         std::map<uint32_t, Placed> narrow; // by tgid
     };
@@ -86,6 +92,12 @@ class ProbeSet {
     Result<void> place(File& file, Placed& placed, std::optional<pid_t> only);
     Result<void> probe(const Member& member, const process::FileKey& key);
     void probe_together(const process::FileKey& key, File& file);
+    // A newer set of probes may be put in place beside the one that counts; it counts now, and the
+    // older one may be taken out; or it was taken out again.
+    Result<void> begin_change(File& file);
+    void flip(File& file);
+    void give_up_change(File& file);
+    void tell(const File& file);
     void release(Placed placed);
     void begin_look();
     void end_look();

@@ -19,8 +19,19 @@ void Reaper::release(engine::Attached attached) {
     {
         const std::lock_guard lock(mutex_);
         waiting_.push_back(std::move(attached));
+        ++released_;
     }
     wake_.notify_one();
+}
+
+uint64_t Reaper::released() const {
+    const std::lock_guard lock(mutex_);
+    return released_;
+}
+
+bool Reaper::are_out(uint64_t first) const {
+    const std::lock_guard lock(mutex_);
+    return out_ >= first;
 }
 
 void Reaper::work() {
@@ -29,9 +40,11 @@ void Reaper::work() {
         wake_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
         if (waiting_.empty()) return;
         std::vector<engine::Attached> batch = std::exchange(waiting_, {});
+        const size_t count = batch.size();
         lock.unlock();
         engine_.release(std::move(batch));
         lock.lock();
+        out_ += count;
     }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -21,14 +22,19 @@ class Reaper {
     ~Reaper();
 
     void release(engine::Attached attached);
+    // How many were given to release() so far, and of how many the first ones are out.
+    uint64_t released() const;
+    bool are_out(uint64_t first) const;
 
   private:
     void work();
 
     engine::ProbeEngine& engine_;
-    std::mutex mutex_;
+    mutable std::mutex mutex_;
     std::condition_variable wake_;
     std::vector<engine::Attached> waiting_;
+    uint64_t released_ = 0;
+    uint64_t out_ = 0;
     bool stop_ = false;
     std::thread thread_; // last: starts when all else is there
 };

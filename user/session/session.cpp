@@ -15,6 +15,9 @@ namespace speedbump::session {
 
 using std::chrono::milliseconds;
 
+// How soon it is noticed that probes are out; until then hits of their file cost a little more.
+constexpr auto kChangePause = milliseconds(10);
+
 struct Session::Impl {
     Impl(engine::Engines opened, const SessionOptions& asked, const targets::TargetsFile& parsed,
          Warn warn_of)
@@ -130,6 +133,7 @@ void Session::Impl::hook_members() {
 Clock::duration Session::Impl::longest_sleep() const {
     if (probes.is_looking()) return milliseconds(0);
     Clock::duration sleep = std::min(follower.longest_sleep(), engines.probes->until_next());
+    if (probes.is_changing()) sleep = std::min<Clock::duration>(sleep, kChangePause);
     if (const auto next = finder.until_next()) sleep = std::min(sleep, *next);
     return engines.hooks ? std::min(sleep, engines.hooks->until_next()) : sleep;
 }
@@ -140,6 +144,7 @@ void Session::Impl::take_turn() {
     if (engines.hooks) engines.hooks->tend();
     engines.probes->tend();
     follower.probe_newborns();
+    probes.settle();
     probes.look_for_outsiders();
     follower.update_wake();
     if (members.crowded()) read_counts();

@@ -44,14 +44,15 @@ nanoseconds TargetSet::floor(uint32_t index) const {
 
 // --- what is slowed
 
-uint32_t TargetSet::append(Target target, bool wide) {
+uint32_t TargetSet::append(Target target, const engine::ProbeSets& sets) {
     describe(target);
     targets_.push_back(std::move(target));
-    wide_.push_back(wide);
+    sets_.push_back(sets);
     return static_cast<uint32_t>(targets_.size() - 1);
 }
 
-std::optional<engine::Probe> TargetSet::add(const process::NativeMatch& match, bool wide) {
+std::optional<engine::Probe> TargetSet::add(const process::NativeMatch& match,
+                                            const engine::ProbeSets& sets) {
     const std::pair place(match.file, match.entry_offset);
     if (target_of_.contains(place)) return std::nullopt;
     Target target;
@@ -61,7 +62,7 @@ std::optional<engine::Probe> TargetSet::add(const process::NativeMatch& match, b
     target.name = match.name;
     target.entry_offset = match.entry_offset;
     target.site = match.site;
-    const uint32_t index = append(std::move(target), wide);
+    const uint32_t index = append(std::move(target), sets);
     target_of_[place] = index;
     if (auto done = configure(index); !done) {
         warn_(done.error().message);
@@ -78,7 +79,7 @@ void TargetSet::add_hooked_lines() {
         target.line_index = line;
         target.container = file_.lines[line].container.text;
         target.name = file_.lines[line].name.text;
-        const uint32_t index = append(std::move(target), true);
+        const uint32_t index = append(std::move(target), {});
         target_of_line_[line] = index;
         hooks_->add_line(index, line);
         configure_or_warn(index);
@@ -110,7 +111,7 @@ void TargetSet::refused(const std::vector<engine::RefusedProbe>& probes) {
 
 Result<void> TargetSet::configure(uint32_t index) {
     const Target& target = targets_[index];
-    return engine_of(target).configure(index, target.settings, armed_at_ns_, wide_[index]);
+    return engine_of(target).configure(index, target.settings, armed_at_ns_, sets_[index]);
 }
 
 bool TargetSet::configure_or_warn(uint32_t index) {
@@ -120,11 +121,14 @@ bool TargetSet::configure_or_warn(uint32_t index) {
     return done.has_value();
 }
 
-void TargetSet::set_wide(const std::vector<engine::Probe>& probes, bool wide) {
+Result<void> TargetSet::set_sets(const std::vector<engine::Probe>& probes,
+                                 const engine::ProbeSets& sets) {
     for (const engine::Probe& probe : probes) {
-        wide_[probe.target] = wide;
-        configure_or_warn(probe.target);
+        sets_[probe.target] = sets;
+        if (auto done = configure(probe.target); !done)
+            return std::move(done).error().with_context("configure " + targets_[probe.target].name);
     }
+    return {};
 }
 
 void TargetSet::begin_windows(uint64_t armed_at_ns) {

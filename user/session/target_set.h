@@ -31,16 +31,18 @@ class TargetSet {
     void set_roots(std::map<pid_t, uint64_t> mask_of_pid) { mask_of_pid_ = std::move(mask_of_pid); }
 
     // A function that was found: its probe, unless it is known already or can't be configured.
-    // `wide`: its file is probed for all processes.
-    std::optional<engine::Probe> add(const process::NativeMatch& match, bool wide);
+    // `sets`: of its file.
+    std::optional<engine::Probe> add(const process::NativeMatch& match,
+                                     const engine::ProbeSets& sets);
     // The lines of the hooks, a target each. They are to be open.
     void add_hooked_lines();
     void skip(process::Skipped skipped);
     // Each is listed once.
     void refused(const std::vector<engine::RefusedProbe>& probes);
 
-    // From now on the probes that are for all processes count, or those for each.
-    void set_wide(const std::vector<engine::Probe>& probes, bool wide);
+    // Which sets of probes their file has from now on.
+    // An error is about one of them; those before it have been told.
+    Result<void> set_sets(const std::vector<engine::Probe>& probes, const engine::ProbeSets& sets);
     // Windows count from here.
     void begin_windows(uint64_t armed_at_ns);
     // False when the engine can't do it.
@@ -61,7 +63,7 @@ class TargetSet {
     engine::DelayEngine& engine_of(const Target& target) const;
     void describe(Target& target) const;
     bool is_below_floor(const Target& target) const;
-    uint32_t append(Target target, bool wide);
+    uint32_t append(Target target, const engine::ProbeSets& sets);
     Result<void> configure(uint32_t index);
     bool configure_or_warn(uint32_t index);
 
@@ -73,7 +75,7 @@ class TargetSet {
     std::map<pid_t, uint64_t> mask_of_pid_;
     uint64_t armed_at_ns_ = 0; // monotonic_ns()
     std::vector<Target> targets_;
-    std::vector<bool> wide_;                                              // of each
+    std::vector<engine::ProbeSets> sets_;                                 // of each
     std::map<std::pair<process::FileKey, uint64_t>, uint32_t> target_of_; // (file, entry) -> index
     std::map<size_t, uint32_t> target_of_line_;                           // of the hooks
     std::vector<SkippedTarget> skipped_;

@@ -52,7 +52,7 @@ class BpfEngine final : public ProcessTree, public ProbeEngine {
 
     // --- targets
     Result<void> configure(uint32_t target, const TargetSettings& settings, uint64_t armed_at_ns,
-                           bool wide) override;
+                           const ProbeSets& sets) override;
     void arm(bool armed) override;
 
     // --- probes
@@ -66,14 +66,14 @@ class BpfEngine final : public ProcessTree, public ProbeEngine {
     // Narrow: only that process takes the breakpoints. Those that the kernel refuses one by one are
     // left out and listed; an error is one that concerns all of them.
     Result<Links> attach_narrow(const std::string& path, const std::vector<Probe>& probes,
-                                pid_t pid, std::vector<RefusedProbe>& refused);
+                                pid_t pid, std::vector<RefusedProbe>& refused, uint32_t set = 0);
     // The same for several processes, at once where the kernel can aim probes: no links for those
     // where that can't be, or was refused.
     std::vector<Links> attach_narrow(const std::string& path, const std::vector<Probe>& probes,
-                                     const std::vector<pid_t>& pids);
+                                     const std::vector<pid_t>& pids, uint32_t set = 0);
     // Wide: every process that maps the file takes them; members alone are delayed.
     Result<Links> attach_wide(const std::string& path, const std::vector<Probe>& probes,
-                              std::vector<RefusedProbe>& refused);
+                              std::vector<RefusedProbe>& refused, uint32_t set = 0);
 
     // --- counters
     Result<std::vector<Counts>> read_counts() override;

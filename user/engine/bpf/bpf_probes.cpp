@@ -25,8 +25,8 @@ std::vector<Probe> list_of(const FileProbes& probes) {
 
 Result<Attached> BpfEngine::attach(const FileProbes& probes, std::optional<pid_t> only,
                                    std::vector<RefusedProbe>& refused) {
-    auto links = only ? attach_narrow(path_of(probes), list_of(probes), *only, refused)
-                      : attach_wide(path_of(probes), list_of(probes), refused);
+    auto links = only ? attach_narrow(path_of(probes), list_of(probes), *only, refused, probes.set)
+                      : attach_wide(path_of(probes), list_of(probes), refused, probes.set);
     if (!links) return std::move(links).error();
     return Attached(std::make_unique<HeldLinks>(std::move(*links)));
 }
@@ -34,7 +34,7 @@ Result<Attached> BpfEngine::attach(const FileProbes& probes, std::optional<pid_t
 std::vector<Attached> BpfEngine::attach_each(const FileProbes& probes,
                                              const std::vector<pid_t>& pids) {
     std::vector<Attached> all;
-    for (Links& links : attach_narrow(path_of(probes), list_of(probes), pids))
+    for (Links& links : attach_narrow(path_of(probes), list_of(probes), pids, probes.set))
         all.push_back(links.empty() ? nullptr : std::make_unique<HeldLinks>(std::move(links)));
     return all;
 }

@@ -127,7 +127,7 @@ void KmodEngine::apply() {
 }
 
 Result<void> KmodEngine::configure(uint32_t target, const TargetSettings& settings,
-                                   uint64_t armed_at_ns, bool) {
+                                   uint64_t armed_at_ns, const ProbeSets&) {
     if (target >= settings_.size()) settings_.resize(target + 1);
     settings_[target] = {settings, armed_at_ns};
     next_change_ = Clock::time_point::min();

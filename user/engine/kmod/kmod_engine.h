@@ -42,7 +42,7 @@ class KmodEngine final : public ProbeEngine {
     }
     Result<std::vector<CalibrationRow>> measure_accuracy(const std::vector<nanoseconds>& delays);
     Result<void> configure(uint32_t target, const TargetSettings& settings, uint64_t armed_at_ns,
-                           bool wide) override;
+                           const ProbeSets& sets) override;
     void arm(bool armed) override;
 
     // Its probes go with this engine, not before. Who does not descend from the tree pays nothing

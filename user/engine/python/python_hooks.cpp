@@ -17,7 +17,7 @@ nanoseconds PythonHooks::floor(elf::SiteKind) const {
 }
 
 Result<void> PythonHooks::configure(uint32_t target, const TargetSettings& settings,
-                                    uint64_t armed_at_ns, bool) {
+                                    uint64_t armed_at_ns, const ProbeSets&) {
     if (side_) side_->configure(line_of_.at(target), settings, on_host_clock(armed_at_ns));
     return {};
 }

@@ -27,7 +27,7 @@ class PythonHooks final : public HookEngine {
     // 0 until an interpreter is hooked.
     nanoseconds floor(elf::SiteKind kind) const override;
     Result<void> configure(uint32_t target, const TargetSettings& settings, uint64_t armed_at_ns,
-                           bool wide) override;
+                           const ProbeSets& sets) override;
     void arm(bool armed) override;
     int fd() const override;
     void tend() override;
