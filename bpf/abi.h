@@ -23,12 +23,22 @@
 #define SB_SITE_KINDS 3u
 
 /*
- * The cookie of a probe: target index in the lower half; above it the site kind, and whether the
- * probe is wide (every process that maps the file takes it) or narrow (one process does).
+ * Probes are put into a file in sets, which the loader numbers, and the hits of one set count.
+ * While a file changes from one set to another, from narrow probes (one process takes them) to wide
+ * ones (all that map the file do) or back, both are in place: SB_SETS(older, newer, which counts).
+ * Else older and newer are the same.
  */
-#define SB_COOKIE_WIDE (1ULL << 40)
-#define SB_COOKIE(kind, wide, target) \
-    (((__u64)(kind) << 32) | ((wide) ? SB_COOKIE_WIDE : 0) | (__u32)(target))
+#define SB_SET_BITS 15
+#define SB_SET_MASK ((1u << SB_SET_BITS) - 1)
+#define SB_SETS_NEWER_COUNTS (1u << (2 * SB_SET_BITS))
+#define SB_SETS(older, newer, newer_counts)                                \
+    (((older) & SB_SET_MASK) | (((newer) & SB_SET_MASK) << SB_SET_BITS) | \
+     ((newer_counts) ? SB_SETS_NEWER_COUNTS : 0))
+
+/* The cookie of a probe: target index in the lower half; above it the site kind and the set. */
+#define SB_COOKIE_SET_SHIFT 40
+#define SB_COOKIE(kind, set, target) \
+    (((__u64)(kind) << 32) | ((__u64)((set) & SB_SET_MASK) << SB_COOKIE_SET_SHIFT) | (__u32)(target))
 
 /* Live configuration of one target: written by the loader at any time, read by every hook. */
 struct sb_target {
@@ -38,7 +48,7 @@ struct sb_target {
     __u64 end_ns;    /* CLOCK_MONOTONIC; 0: no end */
     __u64 root_mask; /* delayed when it shares a bit with the process's roots */
     __u32 enabled;
-    __u32 wide; /* 1: hits of wide probes count, 0: hits of narrow ones */
+    __u32 sets; /* SB_SETS() */
 };
 
 /* The counts of one target in one process as the BPF programs keep them, a copy for each CPU. */

@@ -5,6 +5,7 @@
 #include "kernel.h"
 
 #include "abi.h"
+#include "probe_sets.bpf.h"
 #include "tree.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
@@ -187,8 +188,7 @@ static __always_inline int sb_hit(void *ctx)
 	target = bpf_map_lookup_elem(&targets, &index);
 	if (!target || !target->enabled)
 		return 0;
-	/* While a file changes between narrow and wide probes both are there; one kind counts. */
-	if (target->wide != !!(cookie & SB_COOKIE_WIDE))
+	if (!sb_probe_counts(cookie, *(volatile __u32 *)&target->sets))
 		return 0;
 
 	mine = sb_counts_of(tgid, index, target);

@@ -6,6 +6,7 @@
 #include "kernel.h"
 
 #include "members.bpf.h"
+#include "probe_sets.bpf.h"
 #include "progress.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
@@ -227,8 +228,7 @@ static __always_inline int sb_at_site(void *ctx)
 	__u32 index = (__u32)cookie;
 	struct sb_progress_site *site = bpf_map_lookup_elem(&sites, &index);
 
-	/* While a file changes from narrow to wide probes both are there; one kind counts. */
-	if (!site || site->wide != !!(cookie & SB_COOKIE_WIDE))
+	if (!site || !sb_probe_counts(cookie, *(volatile __u32 *)&site->sets))
 		return 0;
 	if (site->actions & SB_PROGRESS_COUNTS)
 		return sb_count(site->progress);

@@ -9,7 +9,7 @@
 
 /*
  * Progress points in native code (bpf/progress.bpf.c). The cookie of a probe is the number of its
- * site, and SB_COOKIE_WIDE.
+ * site, and the set, as that of a delay.
  */
 #define SB_MAX_PROGRESS_SITES 4096u
 #define SB_MAX_TIMED_CALLS 65536u
@@ -29,7 +29,7 @@ struct sb_code_part {
 /* What a hit of one probe means. Addresses are those of the file, before relocation. */
 struct sb_progress_site {
 	__u32 progress;
-	__u32 wide;    /* 1: hits of wide probes count, 0: hits of narrow ones */
+	__u32 sets; /* SB_SETS() */
 	__u8 actions;
 	__u8 is_go;     /* its calls are told by the goroutine and the place in its stack */
 	__u8 condition; /* of a jump that ends the call only when taken, as in its machine code */

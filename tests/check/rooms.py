@@ -20,7 +20,6 @@ LONG_FILES = {
     "user/inject/payload.cpp": "what runs in targets: one section, compiled in its own way",
     "user/inspect/stack_reader.cpp": "the walk of frames is to be one with bpf/stacks.bpf.c's",
     "user/process/resolver.cpp": "what one file matches wants a file of its own",
-    "user/session/session.cpp": "knows three engines; they are to have one interface",
     "user/targets/parser.cpp": "one grammar; its options want a file of their own",
 }
 LONG_FUNCTIONS = {

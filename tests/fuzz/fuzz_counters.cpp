@@ -13,7 +13,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "engine/python_table.h"
+#include "engine/python/python_table.h"
 #include "mutator.h"
 
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "engine/python_packets.h"
+#include "engine/python/python_packets.h"
 #include "inject/bootstrap.h"
 #include "mutator.h"
 

@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
-#include "engine/bpf_engine.h"
-#include "engine/kmod_engine.h"
+#include "engine/bpf/bpf_engine.h"
+#include "engine/kmod/kmod_engine.h"
 #include "sbctl/client.h"
 
 namespace speedbump::sites {
@@ -22,7 +22,7 @@ class BpfProber : public Prober {
         std::vector<engine::Probe> probes;
         for (uint64_t offset : offsets) {
             const auto target = static_cast<uint32_t>(probes.size());
-            if (auto done = engine_->configure(target, {}, 0, false); !done) return done;
+            if (auto done = engine_->configure(target, {}, 0, {}); !done) return done;
             probes.push_back({target, offset, elf::SiteKind::kSingleStep});
         }
         std::vector<engine::RefusedProbe> failed;
@@ -68,7 +68,7 @@ class KmodProber : public Prober {
 
     Result<void> attach(int file, const std::vector<uint64_t>& offsets, pid_t process,
                         std::vector<int>& refused) override {
-        auto engine = engine::KmodEngine::open();
+        auto engine = engine::KmodEngine::open([](const std::string&) {});
         if (!engine) return engine.error();
         engine_ = std::move(*engine);
         engine_->arm(true);
@@ -76,9 +76,9 @@ class KmodProber : public Prober {
         refused.assign(count_, 0);
         for (size_t i = 0; i < count_; ++i) {
             const auto target = static_cast<uint32_t>(i);
-            engine_->configure(target, {}, 0);
+            if (auto done = engine_->configure(target, {}, 0, {}); !done) return done;
             const engine::Probe probe{target, offsets[i], elf::SiteKind::kSingleStep};
-            if (auto done = engine_->attach(file, probe, {process}); !done) {
+            if (auto done = engine_->add(file, probe, {process}); !done) {
                 refused[i] = done.error().error_number;
                 if (refused[i] == ENOSPC || refused[i] == 0) return done;
             }
@@ -88,8 +88,9 @@ class KmodProber : public Prober {
 
     Result<std::vector<uint64_t>> hits() override {
         std::vector<uint64_t> hits(count_);
-        for (const engine::Counts& counts : engine_->read_counts())
-            hits[counts.target] = counts.hits;
+        const auto all = engine_->read_counts();
+        if (!all) return all.error();
+        for (const engine::Counts& counts : *all) hits[counts.target] = counts.hits;
         return hits;
     }
 

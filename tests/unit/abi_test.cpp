@@ -28,11 +28,10 @@ TEST(Abi, CompilesForBpf) {
 }
 
 TEST(Abi, CookieKeepsItsParts) {
-    const __u64 cookie = SB_COOKIE(SB_SITE_SINGLE_STEP, true, 0xfffffffeu);
+    const __u64 cookie = SB_COOKIE(SB_SITE_SINGLE_STEP, SB_SET_MASK + 8, 0xfffffffeu);
     EXPECT_EQ(static_cast<__u32>(cookie), 0xfffffffeu);
     EXPECT_EQ(cookie >> 32 & 0xff, SB_SITE_SINGLE_STEP);
-    EXPECT_TRUE(cookie & SB_COOKIE_WIDE);
-    EXPECT_FALSE(SB_COOKIE(SB_SITE_EMULATED, false, 1) & SB_COOKIE_WIDE);
+    EXPECT_EQ(cookie >> SB_COOKIE_SET_SHIFT, 7u);
 }
 
 } // namespace

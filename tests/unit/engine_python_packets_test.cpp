@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What a process that is not trusted sends.
-#include "engine/python_packets.h"
+#include "engine/python/python_packets.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The table that a session shares with its targets: what a target can do to it.
-#include "engine/python_table.h"
+#include "engine/python/python_table.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

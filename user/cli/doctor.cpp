@@ -5,8 +5,8 @@
 #include "cli/exit_status.h"
 #include "cli/look.h"
 #include "cli/output.h"
-#include "engine/cores.h"
 #include "engine/features.h"
+#include "engine/python/cores.h"
 #include "report/check.h"
 
 namespace speedbump::cli {

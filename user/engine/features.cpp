@@ -20,12 +20,13 @@
 #include <thread>
 
 #include "calibrate.skel.h"
-#include "engine/bpf_engine.h"
-#include "engine/kmod_engine.h"
+#include "engine/bpf/bpf_engine.h"
+#include "engine/kmod/kmod_engine.h"
 #include "engine/libbpf.h"
 #include "engine/mapping_watch.h"
 #include "engine/quiet_libbpf.h"
 #include "engine/sites.h"
+#include "util/log.h"
 #include "util/proc.h"
 
 namespace speedbump::engine {
@@ -188,10 +189,6 @@ constexpr const char* kGrantLine =
 
 } // namespace
 
-elf::SiteOptions site_options(const Features& features) {
-    return {features.nop5_optimized, features.nop5_is_safe};
-}
-
 Features probe_features() {
     const QuietLibbpf quiet;
     Features features;
@@ -317,7 +314,7 @@ Result<std::vector<CalibrationRow>> calibrate(const Features& features) {
     const std::vector<nanoseconds> delays = {1us, 10us, 100us, 1ms};
     auto rows = (*engine)->measure_accuracy(delays);
     if (!rows || !features.kmod) return rows;
-    auto kmod = KmodEngine::open();
+    auto kmod = KmodEngine::open(log::warning);
     if (!kmod) return std::move(kmod).error();
     if (auto floors = (*kmod)->calibrate(); !floors) return std::move(floors).error();
     auto more = (*kmod)->measure_accuracy(delays);

@@ -8,16 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/process_tree.h"
 #include "util/result.h"
 
 namespace speedbump::engine {
-
-// An executable mapping that some process of the system has just made.
-struct NewMapping {
-    pid_t pid = 0;
-    uint64_t inode = 0;
-    std::string path; // as the kernel prints it
-};
 
 // Hears of every new executable mapping (mmap, exec, mprotect) through the kernel's own side-band
 // records (perf_event_open(2): PERF_RECORD_MMAP2 of a dummy software event on each CPU): no process
@@ -27,18 +21,18 @@ struct NewMapping {
 // would make a fork slower by a tenth, so in a storm of them the watch goes over, as network
 // drivers do, to records that wake nobody: moderated() says that drain() has to be called by the
 // clock.
-class MappingWatch {
+class MappingWatch final : public MappingRecords {
   public:
     // Needs CAP_PERFMON.
     static Result<std::unique_ptr<MappingWatch>> open();
-    ~MappingWatch();
+    ~MappingWatch() override;
 
-    int fd() const; // readable when drain() has something, unless moderated()
-    bool moderated() const;
+    int fd() const override;
+    bool moderated() const override;
     // `lost` is set when records were dropped, or those of a CPU that went offline or came online
-    // may be missing: look at all processes again. Such CPUs are watched again from then on, which
-    // wants a call every second or so.
-    std::vector<NewMapping> drain(bool& lost);
+    // may be missing. Such CPUs are watched again from then on, which wants a call every second or
+    // so.
+    std::vector<NewMapping> drain(bool& lost) override;
 
   private:
     struct Impl;

@@ -57,11 +57,11 @@ Result<void> ProgressProbes::look(const std::vector<pid_t>& pids, Files& files) 
     return {};
 }
 
-Result<engine::Links> ProgressProbes::probe(const Batch& batch, bool wide, pid_t pid) {
+Result<engine::Links> ProgressProbes::probe(const Batch& batch, pid_t only) {
     std::vector<engine::UprobePlace> places = batch.places;
-    for (engine::UprobePlace& place : places) place.cookie |= wide ? SB_COOKIE_WIDE : 0;
+    for (engine::UprobePlace& place : places)
+        place.cookie |= SB_COOKIE(0, batch.sets.newer, place.cookie);
     const std::string path = "/proc/self/fd/" + std::to_string(sites_->descriptor(batch.file));
-    const pid_t only = wide ? -1 : pid;
     engine::Links links;
     int error = 0;
     if (programs_->features().uprobe_multi) {
@@ -74,16 +74,25 @@ Result<engine::Links> ProgressProbes::probe(const Batch& batch, bool wide, pid_t
     return links;
 }
 
-Result<void> ProgressProbes::widen(Batch& batch) {
-    auto links = probe(batch, true, -1);
-    if (!links) return std::move(links).error();
-    batch.wide_links = std::move(*links);
-    batch.wide = true;
+void ProgressProbes::change(Batch& batch, const engine::ProbeSets& sets) {
+    batch.sets = sets;
     for (auto& [number, site] : batch.sites) {
-        site.wide = 1;
+        site.sets = sets.word();
         programs_->change_site(number, site);
     }
+}
+
+Result<void> ProgressProbes::widen(Batch& batch) {
+    change(batch, {0, 1, false});
+    auto links = probe(batch, -1);
+    if (!links) {
+        change(batch, {0, 0});
+        return std::move(links).error();
+    }
+    batch.wide = std::move(*links);
+    change(batch, {0, 1, true});
     batch.narrow.clear();
+    change(batch, {1, 1});
     return {};
 }
 
@@ -105,7 +114,7 @@ Result<void> ProgressProbes::attach(const std::vector<pid_t>& pids) {
         }
         for (const auto& [pid, mapped] : files) {
             if (!mapped.contains(batch.file)) continue;
-            auto links = probe(batch, false, pid);
+            auto links = probe(batch, pid);
             if (!links && links.error().error_number == ESRCH) continue; // it has ended
             if (!links) return std::move(links).error();
             batch.narrow[pid] = std::move(*links);
@@ -134,7 +143,7 @@ Result<void> ProgressProbes::follow(const std::vector<session::ProcessInfo>& pro
         const bool concerned = std::any_of(files.begin(), files.end(), [&batch](const auto& one) {
             return one.second.contains(batch.file);
         });
-        if (batch.wide || (!concerned && !missed)) continue;
+        if (!batch.wide.empty() || (!concerned && !missed)) continue;
         if (auto done = widen(batch); !done) return done;
     }
     return {};

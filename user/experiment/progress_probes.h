@@ -35,15 +35,17 @@ class ProgressProbes {
         process::FileKey file;
         std::vector<std::pair<uint32_t, sb_progress_site>> sites; // by number
         std::vector<engine::UprobePlace> places;                  // of these, as narrow probes
-        bool wide = false;
-        engine::Links wide_links;
+        engine::ProbeSets sets; // narrow probes are set 0, wide ones set 1
+        engine::Links wide;
         std::map<pid_t, engine::Links> narrow;
     };
     using Files = std::map<pid_t, std::set<process::FileKey>>;
 
     // What these processes map is added to `files`, new sites to batches_.
     Result<void> look(const std::vector<pid_t>& pids, Files& files);
-    Result<engine::Links> probe(const Batch& batch, bool wide, pid_t pid);
+    // Of a process, -1: of all who map the file.
+    Result<engine::Links> probe(const Batch& batch, pid_t only);
+    void change(Batch& batch, const engine::ProbeSets& sets);
     Result<void> widen(Batch& batch);
 
     std::shared_ptr<Programs> programs_;

@@ -9,8 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "engine/bpf_engine.h"
-#include "engine/features.h"
+#include "engine/engines.h"
 #include "process/maps.h"
 #include "process/remote_elf.h"
 #include "sb_common.h"
@@ -50,7 +49,7 @@ class NativeSurvey::Impl {
     Survey result();
 
   private:
-    Result<std::vector<engine::Links>> attach(const std::vector<uint32_t>& batch);
+    Result<std::vector<engine::Attached>> attach(const std::vector<uint32_t>& batch);
     Result<double> take_counts(std::map<uint32_t, double>* costs);
     Result<bool> watch(const std::vector<uint32_t>& batch, nanoseconds time, nanoseconds least);
     void mark_dear(const std::map<uint32_t, double>& costs, nanoseconds watched);
@@ -68,7 +67,7 @@ class NativeSurvey::Impl {
     engine::Features features_;
     process::Resolver resolver_;
     const std::function<bool()>* interrupted_ = nullptr;
-    std::unique_ptr<engine::BpfEngine> engine_;
+    engine::Engines engines_;
     engine::Floors floors_;
     std::map<pid_t, std::set<process::FileKey>> files_;      // of each process
     std::map<uint32_t, pid_t> pid_of_;                       // by tgid
@@ -138,18 +137,17 @@ Result<void> NativeSurvey::Impl::prepare(const targets::TargetsFile& file) {
     for (const size_t line : resolver_.unmatched_lines())
         survey_.unmatched.push_back(file.lines[line].original);
     if (options_.is_asked_for) find_inlined(file);
-    auto loaded = engine::BpfEngine::load(features_);
-    if (!loaded) return std::move(loaded).error();
-    engine_ = std::move(*loaded);
-    const auto floors = engine_->calibrate();
+    auto opened = engine::open_counting(features_);
+    if (!opened) return std::move(opened).error();
+    engines_ = std::move(*opened);
+    const auto floors = engines_.probes->calibrate();
     if (!floors) return floors.error();
     floors_ = *floors;
-    const auto processes = engine_->list_processes();
+    const auto processes = engines_.tree->list_processes();
     if (!processes) return processes.error();
-    engine_->follow_children(false);
     for (const process::ListedProcess& process : *processes) {
         if (!files_.contains(process.pid)) continue;
-        if (auto added = engine_->add_member(process.tgid, 1); !added)
+        if (auto added = engines_.tree->add_member(process.tgid, 1); !added)
             return std::move(added).error();
         pid_of_[process.tgid] = process.pid;
     }
@@ -184,30 +182,31 @@ Result<void> NativeSurvey::Impl::choose(const inspect::Profile& seen) {
     }
     engine::TargetSettings counting; // a delay of 0
     for (uint32_t i = 0; i < functions_.size(); ++i)
-        if (auto done = engine_->configure(i, counting, 0, false); !done) return done;
+        if (auto done = engines_.probes->configure(i, counting, 0, {}); !done) return done;
     return {};
 }
 
-Result<std::vector<engine::Links>> NativeSurvey::Impl::attach(const std::vector<uint32_t>& batch) {
+Result<std::vector<engine::Attached>> NativeSurvey::Impl::attach(
+    const std::vector<uint32_t>& batch) {
     std::map<process::FileKey, std::vector<engine::Probe>> probes;
     for (const uint32_t index : batch) {
         const process::NativeMatch& match = functions_[index].match;
         probes[match.file].push_back({index, match.site.file_offset, match.site.kind});
     }
-    std::vector<engine::Links> all;
+    std::vector<engine::Attached> all;
     for (const auto& [key, list] : probes) {
-        const std::string path = "/proc/self/fd/" + std::to_string(resolver_.descriptor(key));
+        const engine::FileProbes file{resolver_.descriptor(key), list};
         for (const auto& [pid, files] : files_) {
             if (!files.contains(key)) continue;
             std::vector<engine::RefusedProbe> refused;
-            auto links = engine_->attach_narrow(path, list, pid, refused);
+            auto attached = engines_.probes->attach(file, pid, refused);
             for (const engine::RefusedProbe& one : refused) refused_.insert(one.probe.target);
-            if (!links && links.error().kind == ErrorKind::kNotFound) continue; // it ended
-            if (!links) {
-                engine::Links::release_all(std::move(all));
-                return std::move(links).error();
+            if (!attached && attached.error().kind == ErrorKind::kNotFound) continue; // it ended
+            if (!attached) {
+                engines_.probes->release(std::move(all));
+                return std::move(attached).error();
             }
-            all.push_back(std::move(*links));
+            all.push_back(std::move(*attached));
         }
     }
     return all;
@@ -216,7 +215,7 @@ Result<std::vector<engine::Links>> NativeSurvey::Impl::attach(const std::vector<
 // Takes in what was counted since the last time; what that cost, in ns. `costs`: of each function,
 // whose calls are counted then; nullptr while not all probes of a batch are in place.
 Result<double> NativeSurvey::Impl::take_counts(std::map<uint32_t, double>* costs) {
-    const auto read = engine_->read_counts();
+    const auto read = engines_.probes->read_counts();
     if (!read) return read.error();
     double sum = 0;
     for (const engine::Counts& counts : *read) {
@@ -243,8 +242,8 @@ Result<double> NativeSurvey::Impl::take_counts(std::map<uint32_t, double>* costs
 // given up early.
 Result<bool> NativeSurvey::Impl::watch(const std::vector<uint32_t>& batch, nanoseconds time,
                                        nanoseconds least) {
-    auto links = attach(batch);
-    if (!links) return std::move(links).error();
+    auto attached = attach(batch);
+    if (!attached) return std::move(attached).error();
     const auto before = take_counts(nullptr);
     if (!before) return before.error();
     cost_ns_ += *before;
@@ -264,7 +263,7 @@ Result<bool> NativeSurvey::Impl::watch(const std::vector<uint32_t>& batch, nanos
                       cost > options_.budget * 5e6;
     } while (!is_too_dear && !(*interrupted_)() &&
              (watched < least || (watched < time && !is_over())));
-    engine::Links::release_all(std::move(*links));
+    engines_.probes->release(std::move(*attached));
     const auto after = take_counts(nullptr);
     if (!after) return after.error();
     cost_ns_ += cost + *after;
@@ -361,14 +360,14 @@ Result<void> NativeSurvey::Impl::run(nanoseconds time, const std::function<bool(
     interrupted_ = &interrupted;
     start_ = Clock::now();
     end_ = start_ + time;
-    engine_->arm(true);
+    engines_.probes->arm(true);
     // The rest has a turn, too.
     const bool is_all = seen_ == functions_.size();
     if (auto done = watch_seen(start_ + time * (is_all ? 7 : 4) / 10); !done) return done;
     if (auto done = watch_again(is_all ? end_ : start_ + time * 6 / 10); !done) return done;
     if (auto done = watch_rest(); !done) return done;
     if (auto done = watch_again(end_); !done) return done;
-    engine_->arm(false);
+    engines_.probes->arm(false);
     return {};
 }
 

@@ -14,13 +14,24 @@ Reaper::~Reaper() {
     thread_.join();
 }
 
-void Reaper::release(engine::Links links) {
-    if (links.empty()) return;
+void Reaper::release(engine::Attached attached) {
+    if (!attached) return;
     {
         const std::lock_guard lock(mutex_);
-        waiting_.push_back(std::move(links));
+        waiting_.push_back(std::move(attached));
+        ++released_;
     }
     wake_.notify_one();
+}
+
+uint64_t Reaper::released() const {
+    const std::lock_guard lock(mutex_);
+    return released_;
+}
+
+bool Reaper::are_out(uint64_t first) const {
+    const std::lock_guard lock(mutex_);
+    return out_ >= first;
 }
 
 void Reaper::work() {
@@ -28,10 +39,12 @@ void Reaper::work() {
     for (;;) {
         wake_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
         if (waiting_.empty()) return;
-        std::vector<engine::Links> batch = std::exchange(waiting_, {});
+        std::vector<engine::Attached> batch = std::exchange(waiting_, {});
+        const size_t count = batch.size();
         lock.unlock();
-        engine::Links::release_all(std::move(batch));
+        engine_.release(std::move(batch));
         lock.lock();
+        out_ += count;
     }
 }
 

@@ -2,11 +2,12 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <thread>
 #include <vector>
 
-#include "engine/bpf_engine.h"
+#include "engine/engine.h"
 
 namespace speedbump::session {
 
@@ -14,19 +15,26 @@ namespace speedbump::session {
 // session must go on hearing of new processes meanwhile. Destruction waits until all are out.
 class Reaper {
   public:
-    Reaper() : thread_([this] { work(); }) {}
+    // The engine whose probes these are must outlive it.
+    explicit Reaper(engine::ProbeEngine& engine) : engine_(engine), thread_([this] { work(); }) {}
     Reaper(const Reaper&) = delete;
     Reaper& operator=(const Reaper&) = delete;
     ~Reaper();
 
-    void release(engine::Links links);
+    void release(engine::Attached attached);
+    // How many were given to release() so far, and of how many the first ones are out.
+    uint64_t released() const;
+    bool are_out(uint64_t first) const;
 
   private:
     void work();
 
-    std::mutex mutex_;
+    engine::ProbeEngine& engine_;
+    mutable std::mutex mutex_;
     std::condition_variable wake_;
-    std::vector<engine::Links> waiting_;
+    std::vector<engine::Attached> waiting_;
+    uint64_t released_ = 0;
+    uint64_t out_ = 0;
     bool stop_ = false;
     std::thread thread_; // last: starts when all else is there
 };

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 #include <fstream>
 #include <sstream>
 
@@ -93,10 +92,6 @@ Result<Roots> find_roots(const SessionOptions& options, const targets::TargetsFi
         return make_error(ErrorKind::kUsage, "no process given")
             .with_hint("name one with --pid PID or --cgroup PATH, or pid=N on the targets' lines");
     return roots;
-}
-
-pid_t parent_of(pid_t pid) {
-    return static_cast<pid_t>(std::strtol(status_field(pid, "PPid").c_str(), nullptr, 10));
 }
 
 Result<uint64_t> cgroup_id(const std::string& path) {

@@ -27,9 +27,6 @@ struct Roots {
 Result<Roots> find_roots(const SessionOptions& options, const targets::TargetsFile& file,
                          const std::vector<process::ListedProcess>& processes, uint32_t own_tgid);
 
-// The parent's PID as this program sees it; 0 when it sees none.
-pid_t parent_of(pid_t pid);
-
 // The kernel's id of a cgroup v2 directory. `path` is absolute, or relative to the cgroup v2 mount.
 Result<uint64_t> cgroup_id(const std::string& path);
 

@@ -2,19 +2,20 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "session/types.h"
+#include "session/warn.h"
 #include "targets/target.h"
 #include "util/result.h"
 
 namespace speedbump::engine {
+struct Engines;
 struct Features;
-}
+} // namespace speedbump::engine
 
 namespace speedbump::session {
 
@@ -25,8 +26,11 @@ class Session {
     // Finds the tree, resolves the targets and attaches everything, disarmed. `warn` receives one
     // line per warning, now and later. kNothingMatched only by the caller's reading of snapshot().
     static Result<std::unique_ptr<Session>> attach(const SessionOptions& options,
-                                                   const targets::TargetsFile& file,
-                                                   std::function<void(const std::string&)> warn);
+                                                   const targets::TargetsFile& file, Warn warn);
+    // The same with engines that the caller has opened.
+    static Result<std::unique_ptr<Session>> over(engine::Engines engines,
+                                                 const SessionOptions& options,
+                                                 const targets::TargetsFile& file, Warn warn);
     ~Session();
 
     // Lets all delays begin at once; start= and duration= count from here. Pausing ends delays in
@@ -53,7 +57,8 @@ class Session {
 
     // Takes the probes out of the processes and waits until they are gone; the tree is followed on.
     // Interpreters are unhooked unless `keep_interpreters`, which leaves their targets disabled
-    // but for the lines named. put_back() undoes it; counters go on. Not with the kernel module.
+    // but for the lines named. put_back() undoes it; counters go on. Not with an engine whose
+    // probes go with it alone.
     void take_out(bool keep_interpreters, const std::set<size_t>& enabled_lines);
     Result<void> put_back();
 

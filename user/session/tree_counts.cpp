@@ -5,18 +5,30 @@
 
 namespace speedbump::session {
 
-void TreeCounts::refresh(engine::BpfEngine& bpf, Members& members,
-                         const std::function<void(const std::string&)>& warn) {
-    auto read = bpf.read_counts();
-    if (!read) {
-        const bool told = failure_.has_value();
-        failure_ = std::move(read).error();
-        if (!told) warn("calls and delays are shown as they were last read: " + failure_->message);
-        return;
+void TreeCounts::refresh(engine::ProbeEngine& probes, engine::HookEngine* hooks, Members& members,
+                         const Warn& warn) {
+    std::optional<Error> failure;
+    if (auto read = probes.read_counts())
+        probed_ = members.fold(*read, [&probes](uint32_t target, uint32_t tgid) {
+            probes.forget_counts(target, tgid);
+        });
+    else
+        failure = std::move(read).error();
+    if (hooks) {
+        if (auto read = hooks->read_counts())
+            hooked_ = std::move(*read);
+        else
+            failure = std::move(read).error();
     }
-    failure_.reset();
-    latest_ = members.fold(
-        *read, [&bpf](uint32_t target, uint32_t tgid) { bpf.forget_counts(target, tgid); });
+    if (failure && !failure_)
+        warn("calls and delays are shown as they were last read: " + failure->message);
+    failure_ = std::move(failure);
+}
+
+std::vector<engine::Counts> TreeCounts::latest() const {
+    std::vector<engine::Counts> all = probed_;
+    all.insert(all.end(), hooked_.begin(), hooked_.end());
+    return all;
 }
 
 } // namespace speedbump::session

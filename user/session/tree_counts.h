@@ -1,30 +1,32 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <functional>
 #include <optional>
-#include <string>
 #include <vector>
 
-#include "engine/bpf_engine.h"
+#include "engine/engine.h"
 #include "session/members.h"
+#include "session/warn.h"
 #include "util/result.h"
 
 namespace speedbump::session {
 
-// What BPF has counted in the processes of the tree, those that have ended included. Where the
-// counters can't be read, what they said last stands, whole, and nothing is forgotten meanwhile.
+// What the engines have counted in the processes of the tree, those that have ended included. Where
+// the counters of one can't be read, what they said last stands, whole, and nothing is forgotten
+// meanwhile.
 class TreeCounts {
   public:
     // Reads the counters anew. `warn` is told when that fails, once until it works again.
-    void refresh(engine::BpfEngine& bpf, Members& members,
-                 const std::function<void(const std::string&)>& warn);
-    const std::vector<engine::Counts>& latest() const { return latest_; }
+    // `hooks`: nullptr when there are none.
+    void refresh(engine::ProbeEngine& probes, engine::HookEngine* hooks, Members& members,
+                 const Warn& warn);
+    std::vector<engine::Counts> latest() const;
     // Why the latest counts are not those of the last refresh().
     const std::optional<Error>& failure() const { return failure_; }
 
   private:
-    std::vector<engine::Counts> latest_;
+    std::vector<engine::Counts> probed_;
+    std::vector<engine::Counts> hooked_;
     std::optional<Error> failure_;
 };
 

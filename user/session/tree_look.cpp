@@ -15,13 +15,13 @@ constexpr int kMostRounds = 5;
 // A look under way.
 class Looking {
   public:
-    Looking(engine::BpfEngine& bpf, const TreeQuestion& question, TreeLook& look)
-        : bpf_(bpf), question_(question), look_(look) {
-        bpf_.record_edges(true);
+    Looking(engine::ProcessTree& tree, const TreeQuestion& question, TreeLook& look)
+        : tree_(tree), question_(question), look_(look) {
+        tree_.record_edges(true);
     }
     Looking(const Looking&) = delete;
     Looking& operator=(const Looking&) = delete;
-    ~Looking() { bpf_.record_edges(false); }
+    ~Looking() { tree_.record_edges(false); }
 
     Result<void> round();
     Result<void> finish();
@@ -31,7 +31,7 @@ class Looking {
     void take_events();
     Result<bool> add_missing();
 
-    engine::BpfEngine& bpf_;
+    engine::ProcessTree& tree_;
     const TreeQuestion& question_;
     TreeLook& look_;
     std::vector<process::ListedProcess>
@@ -60,7 +60,7 @@ void Looking::note(const std::vector<process::ListedProcess>& listed) {
 
 void Looking::take_events() {
     using Type = engine::TreeEvent::Type;
-    for (engine::TreeEvent& event : bpf_.drain_events()) {
+    for (engine::TreeEvent& event : tree_.drain_events()) {
         if (event.type == Type::kEdge) {
             listed_.push_back({event.tgid, event.parent_tgid, event.pid, event.start_time, false,
                                false, event.command, false});
@@ -75,13 +75,13 @@ void Looking::take_events() {
 // Whether there were any.
 Result<bool> Looking::add_missing() {
     bool grew = false;
-    const auto tree =
-        process::descendants(listed_, {}, roots_, question_.follow_children, bpf_.own_tgid());
-    for (const auto& [tgid, bits] : tree) {
+    const auto below =
+        process::descendants(listed_, {}, roots_, question_.follow_children, tree_.own_tgid());
+    for (const auto& [tgid, bits] : below) {
         if (foreign_.contains(tgid)) continue;
         uint64_t& have = added_[tgid];
         if ((have & bits) == bits) continue;
-        auto done = bpf_.add_member(tgid, bits);
+        auto done = tree_.add_member(tgid, bits);
         if (!done) return done;
         have |= bits;
         grew |= *done;
@@ -90,7 +90,7 @@ Result<bool> Looking::add_missing() {
 }
 
 Result<void> Looking::round() {
-    const auto listed = bpf_.list_processes();
+    const auto listed = tree_.list_processes();
     if (!listed) return Error(listed.error()).with_context("list the processes");
     auto roots = question_.roots(*listed);
     if (!roots) return std::move(roots).error();
@@ -107,31 +107,31 @@ Result<void> Looking::round() {
 
 // One that ended before it was added has no exit to come any more.
 Result<void> Looking::finish() {
-    bpf_.record_edges(false);
-    const auto listed = bpf_.list_processes();
+    tree_.record_edges(false);
+    const auto listed = tree_.list_processes();
     if (!listed) return Error(listed.error()).with_context("list the processes");
     std::map<uint32_t, const process::ListedProcess*> living;
     for (const process::ListedProcess& process : *listed)
         if (!process.ended) living[process.tgid] = &process;
     for (const auto& [tgid, bits] : added_)
-        if (!living.contains(tgid)) bpf_.remove_member(tgid);
+        if (!living.contains(tgid)) tree_.remove_member(tgid);
     look_.members.emplace();
     for (const auto& [tgid, process] : living)
-        if (const uint64_t bits = bpf_.member_roots(tgid); bits != 0)
+        if (const uint64_t bits = tree_.member_roots(tgid); bits != 0)
             look_.members->push_back({*process, bits});
     return {};
 }
 
 } // namespace
 
-TreeLook look_at_tree(engine::BpfEngine& bpf, const TreeQuestion& question) {
+TreeLook look_at_tree(engine::ProcessTree& tree, const TreeQuestion& question) {
     TreeLook look;
-    Looking looking(bpf, question, look);
+    Looking looking(tree, question, look);
     Result<void> done;
     for (int round = 0; done && round < kMostRounds; ++round) {
-        const uint64_t lost_before = bpf.lost_events();
+        const uint64_t lost_before = tree.lost_events();
         done = looking.round();
-        look.lost_events = bpf.lost_events() - lost_before;
+        look.lost_events = tree.lost_events() - lost_before;
         if (look.lost_events == 0) break;
     }
     if (!done) look.failure = std::move(done).error();

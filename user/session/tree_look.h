@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "engine/bpf_engine.h"
+#include "engine/process_tree.h"
 #include "process/tree.h"
 #include "util/result.h"
 
@@ -40,6 +40,6 @@ struct TreeLook {
 // Makes members of all processes below the roots, although they fork meanwhile: forks are recorded
 // from before the list is read until every process of the list is a member, after which the kernel
 // side adds their children by itself. Where the record has gaps the list is read again.
-TreeLook look_at_tree(engine::BpfEngine& bpf, const TreeQuestion& question);
+TreeLook look_at_tree(engine::ProcessTree& tree, const TreeQuestion& question);
 
 } // namespace speedbump::session

@@ -19,7 +19,7 @@ namespace speedbump::session {
 
 using std::chrono::nanoseconds;
 
-enum class EngineChoice { kAuto, kBpf, kKmod };
+using engine::EngineChoice;
 enum class MissingPolicy { kError, kWarn, kIgnore };
 
 struct SessionOptions {
@@ -77,7 +77,7 @@ struct Snapshot {
     std::vector<SkippedTarget> skipped;
     std::vector<size_t> unmatched_lines;
     engine::Floors floors;
-    std::string engine = "bpf"; // what delays the native targets: "bpf", "kmod"
+    std::string engine = "bpf"; // what delays the native targets
     uint64_t lost_events = 0;
     uint64_t lost_counts = 0;
     uint64_t lost_members = 0;

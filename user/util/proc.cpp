@@ -42,6 +42,10 @@ std::string status_field(pid_t pid, std::string_view name) {
     return std::string(status_field(read_proc(fmt::format("/proc/{}/status", pid)), name));
 }
 
+pid_t parent_of(pid_t pid) {
+    return std::atoi(status_field(pid, "PPid").c_str());
+}
+
 pid_t innermost_id(std::string_view status) {
     const std::string_view ids = status_field(status, "NSpid"); // of each namespace, ours first
     return std::atoi(std::string(ids.substr(ids.find_last_of(" \t") + 1)).c_str());

@@ -17,6 +17,9 @@ std::string_view status_field(std::string_view status, std::string_view name);
 // The same of a process that is read for it.
 std::string status_field(pid_t pid, std::string_view name);
 
+// The parent's PID as this program sees it; 0 when it sees none.
+pid_t parent_of(pid_t pid);
+
 // The id that a process or thread has in its own PID namespace, by its status; 0 when it is gone.
 pid_t innermost_id(std::string_view status);
 

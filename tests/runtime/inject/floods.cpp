@@ -15,7 +15,7 @@
 #include <fstream>
 #include <mutex>
 
-#include "engine/python_engine.h"
+#include "engine/python/python_engine.h"
 #include "inject/injector.h"
 #include "inject/process_state.h"
 #include "target_process.h"

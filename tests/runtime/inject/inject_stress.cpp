@@ -11,8 +11,8 @@
 #include <cstdlib>
 #include <random>
 
-#include "engine/cores.h"
-#include "engine/python_engine.h"
+#include "engine/python/cores.h"
+#include "engine/python/python_engine.h"
 #include "target_process.h"
 
 namespace {

@@ -26,8 +26,8 @@
 #include <set>
 #include <sstream>
 
-#include "engine/cores.h"
-#include "engine/python_engine.h"
+#include "engine/python/cores.h"
+#include "engine/python/python_engine.h"
 #include "inject/debugger_mailbox.h"
 #include "inject/fire.h"
 #include "inject/injector.h"

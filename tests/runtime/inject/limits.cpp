@@ -13,8 +13,8 @@
 #include <fstream>
 #include <set>
 
-#include "engine/cores.h"
-#include "engine/python_engine.h"
+#include "engine/python/cores.h"
+#include "engine/python/python_engine.h"
 #include "inject/injector.h"
 #include "inject/seccomp_filter.h"
 #include "target_process.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "engine/cores.h"
+#include "engine/python/cores.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "engine/python_table.h"
+#include "engine/python/python_table.h"
 
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -136,7 +136,7 @@ void PythonTable::arm(bool armed) {
 void PythonTable::configure(uint32_t line, const TargetSettings& target_settings,
                             uint64_t window_origin_ns) {
     auto* targets = reinterpret_cast<sb_target*>(&settings() + 1);
-    write_target(targets[line], target_settings, window_origin_ns, false);
+    write_target(targets[line], target_settings, window_origin_ns, {});
 }
 
 std::vector<Counts> PythonTable::read_counts(const ProcessOf& process_of) const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "engine/bpf_engine.h"
+#include "engine/bpf/bpf_engine.h"
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
@@ -15,10 +15,10 @@
 
 #include "abi.h"
 #include "delay.skel.h"
+#include "engine/bpf/tallies.h"
 #include "engine/iterator.h"
 #include "engine/libbpf.h"
 #include "engine/measure.h"
-#include "engine/tallies.h"
 #include "util/clock.h"
 #include "util/fd.h"
 #include "util/numbers.h"
@@ -76,13 +76,19 @@ struct BpfEngine::Impl {
     sb_state& state() { return skeleton->bss->state; }
 
     Result<Links> attach(const std::string& path, const std::vector<Probe>& probes, pid_t pid,
-                         bool wide, std::vector<RefusedProbe>& refused);
+                         uint32_t set, std::vector<RefusedProbe>& refused);
     void attach_range(const std::string& path, const Probe* probes, size_t count, pid_t pid,
-                      bool wide, Links& links, std::vector<RefusedProbe>& refused);
+                      uint32_t set, Links& links, std::vector<RefusedProbe>& refused);
 };
 
 BpfEngine::BpfEngine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 BpfEngine::~BpfEngine() = default;
+
+Capabilities BpfEngine::capabilities() const {
+    // Without that a kernel with uprobe_multi filters by thread.
+    const bool narrow = impl_->features.uprobe_multi_pid || !impl_->features.uprobe_multi;
+    return {.name = "bpf", .title = "BPF", .narrow = narrow};
+}
 
 Result<std::unique_ptr<BpfEngine>> BpfEngine::load(const Features& features) {
     auto impl = std::make_unique<Impl>();
@@ -240,12 +246,12 @@ std::vector<TreeEvent> BpfEngine::drain_events() {
 // --- targets
 
 Result<void> BpfEngine::configure(uint32_t target, const TargetSettings& settings,
-                                  uint64_t window_origin_ns, bool wide) {
+                                  uint64_t armed_at_ns, const ProbeSets& sets) {
     if (target >= SB_MAX_TARGETS)
         return make_error(ErrorKind::kUnsupported, "more than " + std::to_string(SB_MAX_TARGETS) +
                                                        " functions match; narrow the targets");
     impl_->target_count = std::max(impl_->target_count, target + 1);
-    write_target(impl_->targets[target], settings, window_origin_ns, wide);
+    write_target(impl_->targets[target], settings, on_host_clock(armed_at_ns), sets);
     return {};
 }
 
@@ -253,19 +259,14 @@ void BpfEngine::arm(bool armed) {
     __atomic_store_n(&impl_->control().armed, armed ? 1u : 0u, __ATOMIC_RELEASE);
 }
 
-bool BpfEngine::armed() const {
-    return impl_->control().armed != 0;
-}
-
 // --- probes
 
 namespace {
 
-std::vector<UprobePlace> places_of(const Probe* probes, size_t count, bool wide) {
+std::vector<UprobePlace> places_of(const Probe* probes, size_t count, uint32_t set) {
     std::vector<UprobePlace> places;
     for (size_t i = 0; i < count; ++i)
-        places.push_back(
-            {probes[i].file_offset, SB_COOKIE(probes[i].kind, wide, probes[i].target)});
+        places.push_back({probes[i].file_offset, SB_COOKIE(probes[i].kind, set, probes[i].target)});
     return places;
 }
 
@@ -274,34 +275,33 @@ std::vector<UprobePlace> places_of(const Probe* probes, size_t count, bool wide)
 // One call for all; where the kernel refuses it, halves, until the refused probes stand alone.
 // Kernels without such a call are asked for each.
 void BpfEngine::Impl::attach_range(const std::string& path, const Probe* probes, size_t count,
-                                   pid_t pid, bool wide, Links& links,
+                                   pid_t pid, uint32_t set, Links& links,
                                    std::vector<RefusedProbe>& refused) {
-    const std::vector<UprobePlace> places = places_of(probes, count, wide);
+    const std::vector<UprobePlace> places = places_of(probes, count, set);
     const int program = bpf_program__fd(hit);
-    const pid_t only = wide ? -1 : pid;
     if (!features.uprobe_multi) {
-        const std::vector<int> errors = links.attach_perf(program, path, places, only);
+        const std::vector<int> errors = links.attach_perf(program, path, places, pid);
         for (size_t i = 0; i < count; ++i)
             if (errors[i] != 0) refused.push_back({probes[i], errors[i]});
         return;
     }
-    const int error = links.attach_multi(program, path, places, only);
+    const int error = links.attach_multi(program, path, places, pid);
     if (error == 0) return;
     if (count == 1 || concerns_all(error)) {
         for (size_t i = 0; i < count; ++i) refused.push_back({probes[i], error});
         return;
     }
     const size_t half = count / 2;
-    attach_range(path, probes, half, pid, wide, links, refused);
-    attach_range(path, probes + half, count - half, pid, wide, links, refused);
+    attach_range(path, probes, half, pid, set, links, refused);
+    attach_range(path, probes + half, count - half, pid, set, links, refused);
 }
 
 Result<Links> BpfEngine::Impl::attach(const std::string& path, const std::vector<Probe>& probes,
-                                      pid_t pid, bool wide, std::vector<RefusedProbe>& refused) {
+                                      pid_t pid, uint32_t set, std::vector<RefusedProbe>& refused) {
     Links links;
     if (probes.empty()) return links;
     std::vector<RefusedProbe> failed;
-    attach_range(path, probes.data(), probes.size(), pid, wide, links, failed);
+    attach_range(path, probes.data(), probes.size(), pid, set, links, failed);
     for (const RefusedProbe& one : failed) {
         const int error = one.error_number;
         // Half of the probes are not kept: a later try puts all of them in place.
@@ -313,26 +313,27 @@ Result<Links> BpfEngine::Impl::attach(const std::string& path, const std::vector
 }
 
 Result<Links> BpfEngine::attach_narrow(const std::string& path, const std::vector<Probe>& probes,
-                                       pid_t pid, std::vector<RefusedProbe>& refused) {
-    return impl_->attach(path, probes, pid, false, refused);
+                                       pid_t pid, std::vector<RefusedProbe>& refused,
+                                       uint32_t set) {
+    return impl_->attach(path, probes, pid, set, refused);
 }
 
 std::vector<Links> BpfEngine::attach_narrow(const std::string& path,
                                             const std::vector<Probe>& probes,
-                                            const std::vector<pid_t>& pids) {
+                                            const std::vector<pid_t>& pids, uint32_t set) {
     if (!impl_->features.uprobe_multi_pid) return std::vector<Links>(pids.size());
     return Links::attach_multi_each(bpf_program__fd(impl_->hit), path,
-                                    places_of(probes.data(), probes.size(), false), pids);
+                                    places_of(probes.data(), probes.size(), set), pids);
 }
 
 Result<Links> BpfEngine::attach_wide(const std::string& path, const std::vector<Probe>& probes,
-                                     std::vector<RefusedProbe>& refused) {
-    return impl_->attach(path, probes, -1, true, refused);
+                                     std::vector<RefusedProbe>& refused, uint32_t set) {
+    return impl_->attach(path, probes, -1, set, refused);
 }
 
 // --- counters
 
-Result<std::vector<Counts>> BpfEngine::read_counts() const {
+Result<std::vector<Counts>> BpfEngine::read_counts() {
     auto result = read_tallies(bpf_map__fd(impl_->skeleton->maps.tallies));
     if (!result) return result;
     for (uint32_t target = 0; target < impl_->target_count; ++target) {
@@ -357,6 +358,10 @@ uint64_t BpfEngine::lost_members() const {
 }
 
 // --- calibration
+
+nanoseconds BpfEngine::floor(elf::SiteKind kind) const {
+    return impl_->floors.by_kind[static_cast<size_t>(kind)];
+}
 
 namespace {
 
@@ -402,7 +407,7 @@ class BpfEngine::OwnProbe {
     double added_ns(nanoseconds delay, int calls) {
         TargetSettings settings;
         settings.delay = delay;
-        if (auto done = engine_.configure(kind(), settings, 0, false); !done) return 0;
+        if (auto done = engine_.configure(kind(), settings, 0, {}); !done) return 0;
         ns_per_call(site_.function, kWarmUpCalls);
         return ns_per_call(site_.function, calls) - plain_;
     }

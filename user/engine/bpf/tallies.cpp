@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "engine/tallies.h"
+#include "engine/bpf/tallies.h"
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>

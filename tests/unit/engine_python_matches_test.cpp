@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-#include "session/python_matches.h"
+#include "engine/python/python_matches.h"
 
 #include <gtest/gtest.h>
 
-namespace speedbump::session {
+namespace speedbump::engine {
 namespace {
 
 TEST(PythonMatches, OneProcessDoesNotFillTheMemoryAndKeepsNoOtherOut) {
     PythonMatches matches;
-    const std::vector<engine::PythonMatch> thousand(1000, {7, 0, "module", "name", "file"});
+    const std::vector<PythonMatch> thousand(1000, {7, 0, "module", "name", "file"});
     size_t refused = 0;
     for (int packet = 0; packet < 100; ++packet) refused += matches.add(thousand);
     EXPECT_EQ(matches.all().size(), PythonMatches::kMaxOfProcess);
@@ -34,11 +34,10 @@ TEST(PythonMatches, TheTextsOfOneProcessAreBoundedTogether) {
     PythonMatches matches;
     const std::string text(PythonMatches::kMaxText, 'x');
     const size_t fit = PythonMatches::kMaxBytesOfProcess / (3 * PythonMatches::kMaxText);
-    EXPECT_EQ(matches.add(std::vector<engine::PythonMatch>(fit + 10, {7, 0, text, text, text})),
-              10u);
+    EXPECT_EQ(matches.add(std::vector<PythonMatch>(fit + 10, {7, 0, text, text, text})), 10u);
     EXPECT_EQ(matches.all().size(), fit);
     EXPECT_EQ(matches.add({{8, 0, text, text, text}}), 0u);
 }
 
 } // namespace
-} // namespace speedbump::session
+} // namespace speedbump::engine

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "engine/python_packets.h"
+#include "engine/python/python_packets.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "engine/python_engine.h"
+#include "engine/python/python_engine.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -17,8 +17,8 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
-#include "engine/cores.h"
-#include "engine/python_packets.h"
+#include "engine/python/cores.h"
+#include "engine/python/python_packets.h"
 #include "process/namespaces.h"
 #include "util/channel.h"
 #include "util/clock.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "engine/kmod_engine.h"
+#include "engine/kmod/kmod_engine.h"
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "engine/measure.h"
 
@@ -25,7 +26,7 @@ nanoseconds whole(double ns) {
 
 } // namespace
 
-Result<std::unique_ptr<KmodEngine>> KmodEngine::open() {
+Result<std::unique_ptr<KmodEngine>> KmodEngine::open(Warn warn) {
     auto owner = sbctl::Owner::open();
     if (!owner) return std::move(owner).error();
     if (auto held = owner->hold(); !held) {
@@ -37,7 +38,16 @@ Result<std::unique_ptr<KmodEngine>> KmodEngine::open() {
     }
     const auto status = sbctl::status();
     if (!status) return status.error();
-    return std::unique_ptr<KmodEngine>(new KmodEngine(std::move(*owner), status->lost_processes));
+    return std::unique_ptr<KmodEngine>(
+        new KmodEngine(std::move(*owner), status->lost_processes, std::move(warn)));
+}
+
+Capabilities KmodEngine::capabilities() const {
+    return {.name = "kmod",
+            .title = "the kernel module",
+            .narrow = false,
+            .every = false,
+            .nop5 = accepts_nop5_};
 }
 
 // --- delays
@@ -46,8 +56,8 @@ nanoseconds KmodEngine::wanted(uint32_t target) const {
     const Setting& setting = settings_[target];
     const TargetSettings& settings = setting.settings;
     if (!armed_ || !settings.enabled) return nanoseconds(0);
-    if (setting.window_origin_ns != 0) {
-        const auto age = nanoseconds(monotonic_ns() - setting.window_origin_ns);
+    if (setting.armed_at_ns != 0) {
+        const auto age = nanoseconds(monotonic_ns() - setting.armed_at_ns);
         if (age < settings.start) return nanoseconds(0);
         if (settings.duration.count() > 0 && age >= settings.start + settings.duration)
             return nanoseconds(0);
@@ -108,19 +118,20 @@ void KmodEngine::apply() {
     next_change_ = Clock::time_point::max();
     const auto now = monotonic_ns();
     for (const Setting& setting : settings_) {
-        if (!armed_ || setting.window_origin_ns == 0) continue;
-        const auto age = nanoseconds(now - setting.window_origin_ns);
+        if (!armed_ || setting.armed_at_ns == 0) continue;
+        const auto age = nanoseconds(now - setting.armed_at_ns);
         const nanoseconds start = setting.settings.start;
         for (const nanoseconds edge : {start, start + setting.settings.duration})
             if (edge > age) next_change_ = std::min(next_change_, Clock::now() + (edge - age));
     }
 }
 
-void KmodEngine::configure(uint32_t target, const TargetSettings& settings,
-                           uint64_t window_origin_ns) {
+Result<void> KmodEngine::configure(uint32_t target, const TargetSettings& settings,
+                                   uint64_t armed_at_ns, const ProbeSets&) {
     if (target >= settings_.size()) settings_.resize(target + 1);
-    settings_[target] = {settings, window_origin_ns};
+    settings_[target] = {settings, armed_at_ns};
     next_change_ = Clock::time_point::min();
+    return {};
 }
 
 void KmodEngine::arm(bool armed) {
@@ -138,7 +149,52 @@ void KmodEngine::arm(bool armed) {
     armed_ = false;
 }
 
-Result<void> KmodEngine::attach(int file, const Probe& probe, const std::vector<pid_t>& roots) {
+// --- probes
+
+// The living members that share a bit with the mask and whose parents don't: all others descend
+// from them, for as long as these live.
+Result<std::vector<pid_t>> KmodEngine::topmost(uint64_t mask) {
+    auto listed = tree_->list_processes();
+    if (!listed) return std::move(listed).error().with_context("list the processes");
+    const auto belongs = [&](uint32_t tgid) { return (tree_->member_roots(tgid) & mask) != 0; };
+    std::vector<pid_t> pids;
+    for (const process::ListedProcess& process : *listed)
+        if (!process.ended && process.pid > 0 && belongs(process.tgid) &&
+            !belongs(process.parent_tgid))
+            pids.push_back(process.pid);
+    return pids;
+}
+
+Result<Attached> KmodEngine::attach(const FileProbes& probes, std::optional<pid_t>,
+                                    std::vector<RefusedProbe>& refused) {
+    std::map<uint64_t, std::vector<pid_t>> pids; // by mask
+    for (const Probe& probe : probes.probes) {
+        if (attached_.contains(probe.target)) continue;
+        const uint64_t mask = settings_[probe.target].settings.root_mask;
+        if (!pids.contains(mask)) {
+            auto top = topmost(mask);
+            if (!top) return std::move(top).error();
+            pids[mask] = std::move(*top);
+        }
+        auto added = add(probes.file, probe, pids[mask]);
+        if (!added && added.error().error_number == ENOSPC)
+            return std::move(added)
+                .error()
+                .with_context(fmt::format("attach {} probes", probes.probes.size()))
+                .with_hint("load it with max_targets=65536, or use --engine=bpf");
+        if (!added) refused.push_back({probe, added.error().error_number});
+        attached_.insert(probe.target);
+    }
+    return Attached();
+}
+
+std::vector<Attached> KmodEngine::attach_each(const FileProbes&, const std::vector<pid_t>& pids) {
+    return std::vector<Attached>(pids.size());
+}
+
+void KmodEngine::release(std::vector<Attached>) {}
+
+Result<void> KmodEngine::add(int file, const Probe& probe, const std::vector<pid_t>& roots) {
     const std::string path = fmt::format("/proc/{}/fd/{}", getpid(), file);
     for (size_t number = 0; number < roots.size(); ++number) {
         const std::string name = name_of(path, probe.file_offset, number);
@@ -159,14 +215,14 @@ void KmodEngine::tend() {
     if (Clock::now() >= next_change_) apply();
 }
 
-Clock::duration KmodEngine::until_next_change() const {
+Clock::duration KmodEngine::until_next() const {
     const auto now = Clock::now();
     return next_change_ > now ? next_change_ - now : Clock::duration(0);
 }
 
 // --- counts
 
-std::vector<Counts> KmodEngine::read_counts() {
+Result<std::vector<Counts>> KmodEngine::read_counts() {
     if (auto counted = refresh(); !counted) {
         trouble_ = counted.error().message;
     } else if (const auto status = sbctl::status(); !status) {
@@ -176,16 +232,11 @@ std::vector<Counts> KmodEngine::read_counts() {
         if (trouble_.empty() && !spots_.empty() && !status->enabled)
             trouble_ = "somebody else has switched the kernel module off: nothing is delayed";
     }
+    if (!trouble_.empty() && !std::exchange(trouble_told_, true)) warn_(trouble_);
     std::vector<Counts> result;
     for (const auto& [target, counts] : counts_)
         if (counts.hits != 0) result.push_back(counts);
     return result;
-}
-
-std::string KmodEngine::take_trouble() {
-    if (trouble_.empty() || trouble_told_) return "";
-    trouble_told_ = true;
-    return trouble_;
 }
 
 // --- calibration
@@ -231,7 +282,6 @@ bool is_refused_nop(const CalibrationSite& site, const Result<void>& attached) {
 } // namespace
 
 Result<Floors> KmodEngine::calibrate() {
-    Floors result;
     for (const CalibrationSite& site : calibration_sites()) {
         OwnProbe probe(*this, site);
         auto attached = probe.attach();
@@ -248,10 +298,10 @@ Result<Floors> KmodEngine::calibrate() {
                                static_cast<double>(kShortDelay.count()));
         }
         const auto kind = static_cast<size_t>(site.kind);
-        result.by_kind[kind] = whole(undisturbed(floors));
+        floors_.by_kind[kind] = whole(undisturbed(floors));
         outside_[kind] = whole(undisturbed(outsides));
     }
-    return result;
+    return floors_;
 }
 
 Result<std::vector<CalibrationRow>> KmodEngine::measure_accuracy(

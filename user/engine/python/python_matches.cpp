@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-#include "session/python_matches.h"
+#include "engine/python/python_matches.h"
 
 #include <string>
 #include <utility>
 
-namespace speedbump::session {
+namespace speedbump::engine {
 
-size_t PythonMatches::add(std::vector<engine::PythonMatch> matches) {
+size_t PythonMatches::add(std::vector<PythonMatch> matches) {
     size_t refused = 0;
-    for (engine::PythonMatch& match : matches) {
+    for (PythonMatch& match : matches) {
         size_t bytes = 0;
         for (std::string* text : {&match.module, &match.name, &match.file}) {
             if (text->size() > kMaxText) {
@@ -30,4 +30,4 @@ size_t PythonMatches::add(std::vector<engine::PythonMatch> matches) {
     return refused;
 }
 
-} // namespace speedbump::session
+} // namespace speedbump::engine

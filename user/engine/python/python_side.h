@@ -11,17 +11,16 @@
 #include <string>
 #include <vector>
 
-#include "engine/python_engine.h"
-#include "engine/python_table.h"
+#include "engine/python/python_engine.h"
+#include "engine/python/python_matches.h"
+#include "engine/python/python_table.h"
 #include "inject/start_module.h"
 #include "process/namespaces.h"
-#include "session/python_matches.h"
-#include "session/types.h"
 #include "targets/target.h"
 #include "util/clock.h"
 #include "util/result.h"
 
-namespace speedbump::session {
+namespace speedbump::engine {
 
 // The interpreted half of a session: hooks the interpreters of the tree's processes and keeps the
 // table that they share. Not thread-safe; the creating thread owns the table.
@@ -59,13 +58,13 @@ class PythonSide {
     // first line; so are the Pythons that it starts, unless `only` names its process.
     Result<std::string> path_entry(pid_t only);
 
-    void configure(size_t line, const engine::TargetSettings& settings, uint64_t window_origin_ns);
+    void configure(size_t line, const TargetSettings& settings, uint64_t window_origin_ns);
     void arm(bool armed) { table_->arm(armed); }
     // By line and process.
-    std::vector<engine::Counts> read_counts();
+    std::vector<Counts> read_counts();
     uint64_t lost_counts() const { return table_->lost_counts(); }
-    const std::vector<engine::PythonMatch>& matches() const { return matches_.all(); }
-    const std::map<pid_t, engine::PythonAttachment>& attached() const { return attached_; }
+    const std::vector<PythonMatch>& matches() const { return matches_.all(); }
+    const std::map<pid_t, PythonAttachment>& attached() const { return attached_; }
     bool ever_attached() const { return ever_attached_; }
     // Why the first process that could not be hooked was not.
     const std::optional<Error>& first_failure() const { return first_failure_; }
@@ -87,15 +86,15 @@ class PythonSide {
     };
     explicit PythonSide(std::function<void(const std::string&)> warn) : warn_(std::move(warn)) {}
     void begin(pid_t pid, Attempt& attempt);
-    void settle(pid_t pid, Result<engine::PythonAttachment> outcome);
+    void settle(pid_t pid, Result<PythonAttachment> outcome);
     void hear();
-    void record(std::vector<engine::PythonMatch> matches);
+    void record(std::vector<PythonMatch> matches);
 
     std::function<void(const std::string&)> warn_;
-    std::unique_ptr<engine::PythonTable> table_;
-    std::unique_ptr<engine::PythonEngine> engine_; // after the table, so that it detaches first
+    std::unique_ptr<PythonTable> table_;
+    std::unique_ptr<PythonEngine> engine_; // after the table, so that it detaches first
     PythonMatches matches_;
-    std::map<pid_t, engine::PythonAttachment> attached_;
+    std::map<pid_t, PythonAttachment> attached_;
     std::set<pid_t> fresh_;     // attached, while forks from before that may not be told yet
     std::set<pid_t> inherited_; // hooked since their fork, and not attached
     std::map<pid_t, Attempt> attempts_;
@@ -106,4 +105,4 @@ class PythonSide {
     bool told_late_ = false;
 };
 
-} // namespace speedbump::session
+} // namespace speedbump::engine

@@ -10,7 +10,7 @@
 
 #include "engine/engine.h"
 
-namespace speedbump::session {
+namespace speedbump::engine {
 
 // The functions that the processes of a session say they slow. A process may say what it likes, as
 // often as it likes: of each so many are kept, with texts of bounded length, and the others
@@ -22,9 +22,9 @@ class PythonMatches {
     static constexpr size_t kMaxBytesOfProcess = size_t{32} * 1024 * 1024; // of texts
 
     // How many of them were left out.
-    size_t add(std::vector<engine::PythonMatch> matches);
+    size_t add(std::vector<PythonMatch> matches);
 
-    const std::vector<engine::PythonMatch>& all() const { return all_; }
+    const std::vector<PythonMatch>& all() const { return all_; }
     uint64_t left_out() const { return left_out_; }
 
   private:
@@ -33,9 +33,9 @@ class PythonMatches {
         size_t bytes = 0;
     };
 
-    std::vector<engine::PythonMatch> all_;
+    std::vector<PythonMatch> all_;
     std::map<pid_t, Kept> kept_;
     uint64_t left_out_ = 0;
 };
 
-} // namespace speedbump::session
+} // namespace speedbump::engine

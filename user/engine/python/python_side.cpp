@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "session/python_side.h"
+#include "engine/python/python_side.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/cores.h"
+#include "engine/python/cores.h"
 
-namespace speedbump::session {
+namespace speedbump::engine {
 
 namespace {
 
@@ -38,7 +38,7 @@ bool may_have_interpreter(pid_t pid) {
 
 Result<std::unique_ptr<PythonSide>> PythonSide::create(
     const targets::TargetsFile& file, std::function<void(const std::string&)> warn) {
-    engine::PythonSession session;
+    PythonSession session;
     for (uint32_t index = 0; index < file.lines.size(); ++index) {
         // Only the patterns matter there: the options, defaults included, are in the table.
         session.targets += file.lines[index].original + "\n";
@@ -47,13 +47,13 @@ Result<std::unique_ptr<PythonSide>> PythonSide::create(
     if (session.lines.empty()) return std::unique_ptr<PythonSide>();
 
     std::unique_ptr<PythonSide> side(new PythonSide(std::move(warn)));
-    auto table = engine::PythonTable::create(static_cast<uint32_t>(file.lines.size()));
+    auto table = PythonTable::create(static_cast<uint32_t>(file.lines.size()));
     if (!table) return std::move(table).error();
     side->table_ = std::move(*table);
     session.identity = fmt::format("{}-{}", getpid(), monotonic_ns());
     session.settings = side->table_->settings_fd();
     session.counters = side->table_->counters_fd();
-    auto engine = engine::PythonEngine::create(std::move(session), engine::core_directories());
+    auto engine = PythonEngine::create(std::move(session), core_directories());
     if (!engine) return std::move(engine).error();
     side->engine_ = std::move(*engine);
     return side;
@@ -71,23 +71,22 @@ int PythonSide::fd() const {
 }
 
 Result<std::string> PythonSide::path_entry(pid_t only) {
-    auto module = inject::StartModule::create(engine::core_tags(engine::core_directories()), only);
+    auto module = inject::StartModule::create(core_tags(core_directories()), only);
     if (!module) return std::move(module).error();
     start_module_ = std::move(*module);
     return start_module_->path_entry();
 }
 
-void PythonSide::configure(size_t line, const engine::TargetSettings& settings,
-                           uint64_t window_origin_ns) {
+void PythonSide::configure(size_t line, const TargetSettings& settings, uint64_t window_origin_ns) {
     table_->configure(static_cast<uint32_t>(line), settings, window_origin_ns);
 }
 
-std::vector<engine::Counts> PythonSide::read_counts() {
+std::vector<Counts> PythonSide::read_counts() {
     return table_->read_counts(
         [this](uint32_t pid_namespace, pid_t pid) { return pid_names_.here(pid_namespace, pid); });
 }
 
-void PythonSide::record(std::vector<engine::PythonMatch> matches) {
+void PythonSide::record(std::vector<PythonMatch> matches) {
     if (matches.empty()) return;
     const pid_t pid = matches.front().process;
     const bool first = matches_.left_out() == 0;
@@ -144,7 +143,7 @@ void PythonSide::begin(pid_t pid, Attempt& attempt) {
 }
 
 // Takes in what came of an attempt.
-void PythonSide::settle(pid_t pid, Result<engine::PythonAttachment> outcome) {
+void PythonSide::settle(pid_t pid, Result<PythonAttachment> outcome) {
     const auto now = Clock::now();
     Attempt& attempt = attempts_[pid];
     attempt.under_way = false;
@@ -189,9 +188,9 @@ void PythonSide::settle(pid_t pid, Result<engine::PythonAttachment> outcome) {
 }
 
 void PythonSide::hear() {
-    for (engine::PythonEvent& event : engine_->poll()) {
+    for (PythonEvent& event : engine_->poll()) {
         record(std::move(event.matches));
-        if (event.kind == engine::PythonEvent::Kind::kGone) {
+        if (event.kind == PythonEvent::Kind::kGone) {
             attached_.erase(event.process);
             if (event.reason == "exit") attempts_[event.process].ending = true;
         }
@@ -232,4 +231,4 @@ Clock::duration PythonSide::longest_sleep() const {
     return sleep;
 }
 
-} // namespace speedbump::session
+} // namespace speedbump::engine

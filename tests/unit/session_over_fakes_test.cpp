@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: MIT
+// A session over engines that fail: each error reaches the user.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "engine/engines.h"
+#include "fake_engines.h"
+#include "session/session.h"
+#include "targets/parser.h"
+#include "util/clock.h"
+
+// What the sessions slow, in processes of this program.
+extern "C" {
+__attribute__((noinline, used, visibility("default"))) int fakes_test_first(int x) noexcept {
+    __asm__ volatile("");
+    return x + 1;
+}
+__attribute__((noinline, used, visibility("default"))) int fakes_test_second(int x) noexcept {
+    __asm__ volatile("");
+    return x + 2;
+}
+}
+
+namespace speedbump::session {
+namespace {
+
+using namespace std::chrono_literals;
+using engine::TreeEvent;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr auto kNative = "+exe:fakes_test_first delay=1ms\n";
+constexpr auto kMixed = "+exe:fakes_test_first delay=1ms\napp:work delay=2ms\n";
+
+class Child {
+  public:
+    Child() : pid_(fork()) {
+        while (pid_ == 0) pause();
+    }
+    Child(const Child&) = delete;
+    Child& operator=(const Child&) = delete;
+    ~Child() {
+        kill(pid_, SIGKILL);
+        waitpid(pid_, nullptr, 0);
+    }
+    pid_t pid() const { return pid_; }
+
+  private:
+    pid_t pid_;
+};
+
+class SessionOverFakes : public testing::Test {
+  protected:
+    Result<std::unique_ptr<Session>> try_attach(const std::string& text) {
+        const targets::ParseOutcome parsed = targets::parse_targets(text, "t");
+        EXPECT_THAT(parsed.errors, IsEmpty());
+        engine::Engines engines;
+        tree_ = std::make_shared<engine::FakeTree>(faults_);
+        tree_->exists(child_.pid(), getpid());
+        probes_ = std::make_shared<engine::FakeProbes>(faults_);
+        probes_->able = able_;
+        auto mappings = std::make_unique<engine::FakeMappings>();
+        mappings_ = mappings.get();
+        auto hooks = std::make_unique<engine::FakeHooks>(faults_);
+        hooks_ = hooks.get();
+        for (size_t line = 0; line < parsed.file.lines.size(); ++line)
+            if (parsed.file.lines[line].world == targets::World::kPython)
+                hooks->own_lines.push_back(line);
+        engines.tree = tree_;
+        engines.probes = probes_;
+        engines.mappings = std::move(mappings);
+        if (!hooks->own_lines.empty()) engines.hooks = std::move(hooks);
+        SessionOptions options;
+        options.pids = {child_.pid()};
+        return Session::over(std::move(engines), options, parsed.file,
+                             [this](const std::string& text_) { warnings_.push_back(text_); });
+    }
+    std::unique_ptr<Session> attach(const std::string& text) {
+        auto session = try_attach(text);
+        if (!session) throw std::runtime_error(session.error().message);
+        return std::move(*session);
+    }
+    // The error of an attach() with a call that fails.
+    std::string failure_of(const std::string& call, const std::string& text) {
+        faults_.begin(call);
+        const auto session = try_attach(text);
+        faults_.end();
+        return session ? "none" : session.error().message;
+    }
+    // Goes on until it is so, for as long as a machine that is busy may take.
+    static bool soon(Session& session, const std::function<bool()>& is_so) {
+        const auto end = Clock::now() + 30s;
+        while (!is_so())
+            if (Clock::now() > end || !session.run_for(1ms)) return false;
+        return true;
+    }
+    bool is_wide() const {
+        const auto places = probes_->in_place();
+        return places.size() == 1 && !places[0].only;
+    }
+
+    engine::Faults faults_;
+    engine::Capabilities able_{.name = "fake", .title = "the fake", .narrow = true};
+    std::shared_ptr<engine::FakeTree> tree_;
+    std::shared_ptr<engine::FakeProbes> probes_;
+    engine::FakeMappings* mappings_ = nullptr; // the session's
+    engine::FakeHooks* hooks_ = nullptr;       // the session's
+    std::vector<std::string> warnings_;
+    Child child_;
+};
+
+TEST_F(SessionOverFakes, DelaysWhatItIsAskedTo) {
+    const auto session = attach(kMixed);
+    Snapshot snapshot = session->snapshot();
+    ASSERT_EQ(snapshot.targets.size(), 2u);
+    EXPECT_EQ(snapshot.targets[0].name, "fakes_test_first");
+    EXPECT_EQ(snapshot.targets[1].name, "work");
+    EXPECT_EQ(snapshot.engine, "fake");
+    EXPECT_FALSE(snapshot.nothing_matched);
+    EXPECT_EQ(probes_->told[0].settings.delay, 1ms);
+    EXPECT_EQ(hooks_->told[1].settings.delay, 2ms);
+    EXPECT_THAT(hooks_->hooked, ElementsAre(child_.pid()));
+    EXPECT_FALSE(probes_->armed);
+    session->arm();
+    EXPECT_TRUE(probes_->armed && hooks_->armed && session->snapshot().armed);
+    session->pause();
+    EXPECT_FALSE(probes_->armed || hooks_->armed || session->snapshot().armed);
+    EXPECT_EQ(session->floor(0), 100ns);
+    EXPECT_EQ(session->floor(1), 50ns);
+    EXPECT_EQ(*session->python_path_entry(), "/fake.zip");
+    EXPECT_TRUE(soon(*session, [this] { return is_wide(); }));
+    EXPECT_THAT(warnings_, IsEmpty());
+}
+
+TEST_F(SessionOverFakes, EndsDisarmedWithNothingInPlace) {
+    auto session = attach(kNative);
+    session->arm();
+    EXPECT_EQ(probes_->in_place().size(), 1u);
+    session.reset();
+    EXPECT_FALSE(probes_->armed);
+    EXPECT_THAT(probes_->in_place(), IsEmpty());
+}
+
+TEST_F(SessionOverFakes, WhatFailsWhenItAttachesIsItsError) {
+    for (const char* const call : {"calibrate", "list_processes", "add_member", "open hooks"}) {
+        EXPECT_THAT(failure_of(call, kMixed), HasSubstr(std::string("fake ") + call));
+        EXPECT_THAT(probes_->in_place(), IsEmpty()) << call;
+    }
+    EXPECT_THAT(failure_of("attach narrow", kNative),
+                HasSubstr("process " + std::to_string(child_.pid()) + " (fake): fake attach"));
+    able_.narrow = false;
+    EXPECT_THAT(failure_of("attach wide", kNative), HasSubstr("fake attach wide"));
+}
+
+TEST_F(SessionOverFakes, ATargetThatCannotBeConfiguredIsWarnedOf) {
+    faults_.begin("configure");
+    faults_.begin("configure hooks");
+    const auto session = attach(kMixed);
+    EXPECT_THAT(warnings_, ElementsAre(HasSubstr("fake configure"),
+                                       HasSubstr("configure work: fake configure hooks")));
+    EXPECT_THAT(probes_->in_place(), IsEmpty());
+}
+
+TEST_F(SessionOverFakes, ASettingThatCannotBeChangedIsWarnedOf) {
+    const auto session = attach(kNative);
+    targets::Options change;
+    change.delay = 3ms;
+    EXPECT_EQ(*session->set("fakes_*", change), 1u);
+    EXPECT_EQ(probes_->told[0].settings.delay, 3ms);
+    faults_.begin("configure");
+    EXPECT_EQ(*session->set("fakes_*", change), 0u);
+    EXPECT_FALSE(session->set(0, change));
+    EXPECT_THAT(warnings_, Contains(HasSubstr("configure fakes_test_first: fake")).Times(2));
+}
+
+TEST_F(SessionOverFakes, WhatTheEngineCannotDoIsRefusedByName) {
+    able_.every = false;
+    const auto session = attach(kNative);
+    targets::Options change;
+    change.every = 2;
+    const auto set = session->set("*", change);
+    ASSERT_FALSE(set);
+    EXPECT_EQ(set.error().kind, ErrorKind::kUsage);
+    EXPECT_EQ(set.error().message, "the fake delays each call: no every=");
+}
+
+TEST_F(SessionOverFakes, WindowsThatCannotBeginAreWarnedOf) {
+    const auto session = attach("+exe:fakes_test_first delay=1ms start=1s\n");
+    EXPECT_EQ(probes_->told[0].armed_at_ns, 0u);
+    faults_.begin("configure");
+    session->arm();
+    EXPECT_THAT(warnings_, ElementsAre(HasSubstr("configure fakes_test_first: fake configure")));
+}
+
+TEST_F(SessionOverFakes, CountsThatCannotBeReadAreOldAndWarnedOf) {
+    for (const char* const call : {"read_counts", "read_counts of hooks"}) {
+        warnings_.clear();
+        const auto session = attach(kMixed);
+        probes_->counts = {{.target = 0, .process = child_.pid(), .hits = 5}};
+        hooks_->counts = {{.target = 1, .process = child_.pid(), .hits = 7}};
+        ASSERT_EQ(session->counts()->size(), 2u);
+        faults_.begin(call);
+        const auto counts = session->counts();
+        ASSERT_FALSE(counts);
+        EXPECT_THAT(counts.error().message, HasSubstr(std::string("fake ") + call));
+        const Snapshot snapshot = session->snapshot();
+        EXPECT_TRUE(snapshot.counts_are_old);
+        ASSERT_EQ(snapshot.counts.size(), 2u);
+        EXPECT_EQ(snapshot.counts[0].hits + snapshot.counts[1].hits, 12u);
+        EXPECT_THAT(warnings_, ElementsAre(HasSubstr("shown as they were last read: fake")));
+        faults_.end();
+        EXPECT_FALSE(session->snapshot().counts_are_old);
+    }
+}
+
+TEST_F(SessionOverFakes, AFileThatCannotBeWideIsNamedAndStaysNarrow) {
+    faults_.begin("attach wide");
+    const auto session = attach(kNative);
+    EXPECT_TRUE(soon(*session, [this] { return !warnings_.empty(); }));
+    EXPECT_THAT(warnings_, ElementsAre(HasSubstr("for all its processes at once: fake attach")));
+    ASSERT_EQ(probes_->in_place().size(), 1u);
+    EXPECT_EQ(probes_->in_place()[0].only, child_.pid());
+}
+
+TEST_F(SessionOverFakes, AnOutsiderThatMapsTheFileMakesItNarrow) {
+    const auto session = attach(kNative);
+    ASSERT_TRUE(soon(*session, [this] { return is_wide(); }));
+    const Child outsider;
+    faults_.begin("attach narrow");
+    mappings_->records = {{outsider.pid(), 0, ""}};
+    EXPECT_TRUE(soon(*session, [this] { return !warnings_.empty(); }));
+    EXPECT_THAT(warnings_, ElementsAre(HasSubstr("it is not slowed everywhere; trying again")));
+    faults_.end();
+    EXPECT_TRUE(soon(*session, [this] {
+        const auto places = probes_->in_place();
+        return places.size() == 1 && places[0].only == child_.pid();
+    }));
+    EXPECT_TRUE(soon(*session, [this] {
+        const auto& sets = probes_->told[0].sets;
+        return sets.older == 2 && sets.newer == 2;
+    }));
+}
+
+TEST_F(SessionOverFakes, AChildThatCannotBeProbedIsNamedAndTriedAgain) {
+    faults_.begin("attach wide"); // it stays narrow
+    const auto session = attach(kNative);
+    ASSERT_TRUE(soon(*session, [this] { return !warnings_.empty(); }));
+    const Child child;
+    tree_->exists(child.pid(), child_.pid());
+    faults_.begin("attach narrow");
+    tree_->happens(TreeEvent::Type::kFork, child.pid(), child_.pid());
+    EXPECT_TRUE(soon(*session, [&] {
+        return std::any_of(warnings_.begin(), warnings_.end(), [&](const std::string& text) {
+            return text.starts_with("process " + std::to_string(child.pid()) + " (fake): fake");
+        });
+    }));
+    faults_.end();
+    EXPECT_TRUE(soon(*session, [&] {
+        const auto places = probes_->in_place();
+        return std::any_of(places.begin(), places.end(),
+                           [&](const auto& place) { return place.only == child.pid(); });
+    }));
+}
+
+TEST_F(SessionOverFakes, TheTreeThatCannotBeLookedAtAgainIsWarnedOf) {
+    const auto session = attach(kNative);
+    tree_->lost = 3;
+    faults_.begin("list_processes");
+    EXPECT_TRUE(soon(*session, [this] { return warnings_.size() == 2; }));
+    EXPECT_THAT(warnings_, ElementsAre(HasSubstr("3 events of the process tree"),
+                                       HasSubstr("look at the process tree: list the processes: "
+                                                 "fake list_processes")));
+}
+
+TEST_F(SessionOverFakes, EndsWithTheLastMember) {
+    const auto session = attach(kNative);
+    tree_->happens(TreeEvent::Type::kExit, child_.pid());
+    const auto ran = session->run_for(1s);
+    ASSERT_FALSE(ran);
+    EXPECT_EQ(ran.error().kind, ErrorKind::kNotFound);
+}
+
+TEST_F(SessionOverFakes, WhatCannotBePutBackIsSaid) {
+    const auto session = attach(kMixed);
+    for (const char* const call : {"attach narrow", "open hooks", "configure hooks"}) {
+        session->take_out(false, {});
+        EXPECT_THAT(probes_->in_place(), IsEmpty());
+        EXPECT_THAT(hooks_->hooked, IsEmpty());
+        faults_.begin(call);
+        const auto put = session->put_back();
+        ASSERT_FALSE(put);
+        EXPECT_THAT(put.error().message, HasSubstr(std::string("fake ") + call));
+        faults_.end();
+    }
+    ASSERT_TRUE(session->put_back());
+    EXPECT_EQ(probes_->in_place().size(), 1u);
+    EXPECT_EQ(hooks_->told[1].settings.delay, 2ms);
+}
+
+TEST_F(SessionOverFakes, InterpretersThatAreKeptAreDisabledButForLines) {
+    const auto session = attach(kMixed);
+    session->take_out(true, {});
+    EXPECT_FALSE(hooks_->told[1].settings.enabled);
+    EXPECT_THAT(hooks_->hooked, ElementsAre(child_.pid()));
+    ASSERT_TRUE(session->put_back());
+    EXPECT_TRUE(hooks_->told[1].settings.enabled);
+}
+
+TEST_F(SessionOverFakes, AnInterpreterThatCannotBeHookedIsReported) {
+    faults_.begin("hook");
+    const auto session = attach("app:work delay=2ms\n");
+    const Snapshot snapshot = session->snapshot();
+    ASSERT_TRUE(snapshot.hook_failure);
+    EXPECT_THAT(snapshot.hook_failure->message, HasSubstr("fake hook"));
+    EXPECT_TRUE(snapshot.nothing_matched);
+    faults_.begin("path_entry");
+    EXPECT_FALSE(session->python_path_entry());
+}
+
+} // namespace
+} // namespace speedbump::session

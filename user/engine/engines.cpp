@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT
+#include "engine/engines.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <set>
+#include <utility>
+
+#include "engine/bpf/bpf_engine.h"
+#include "engine/kmod/kmod_engine.h"
+#include "engine/mapping_watch.h"
+#include "engine/python/python_hooks.h"
+#include "util/proc.h"
+
+namespace speedbump::engine {
+
+namespace {
+
+using Warn = std::function<void(const std::string&)>;
+
+// What of the request the module can't do; empty when it can all of it.
+std::string unfit_for_module(const EngineRequest& request, const targets::TargetsFile& file) {
+    if (!request.follow_children) return "it delays a process with its children (--no-children)";
+    if (request.is_of_cgroup) return "it knows processes, no cgroups (--cgroup)";
+    if (request.every > 1) return "it delays each call (--every)";
+    std::set<pid_t> roots(request.pids.begin(), request.pids.end());
+    for (const targets::TargetLine& line : file.lines) {
+        if (line.exclude || line.world != targets::World::kNative) continue;
+        if (line.options.every.value_or(1) > 1)
+            return "it delays each call (every= in line " + std::to_string(line.line_number) + ")";
+        if (line.options.pid) roots.insert(*line.options.pid);
+    }
+    for (pid_t pid = getpid(); pid > 0; pid = parent_of(pid))
+        if (roots.contains(pid))
+            return "it would delay this speedbump as well, which descends from process " +
+                   std::to_string(pid);
+    return "";
+}
+
+// nullptr: BPF delays.
+Result<std::unique_ptr<KmodEngine>> open_chosen_module(const EngineRequest& request,
+                                                       const targets::TargetsFile& file,
+                                                       const Features& features, const Warn& warn) {
+    using Module = std::unique_ptr<KmodEngine>;
+    const bool must = request.choice == EngineChoice::kKmod;
+    if (request.choice == EngineChoice::kBpf || (!must && !features.kmod)) return Module();
+    if (!features.kmod)
+        return make_error(ErrorKind::kUnsupported, "the kernel module speed_bump is not loaded")
+            .with_hint("modprobe speed_bump (docs/sysfs-interface.md), or use --engine=bpf");
+    const std::string reason = unfit_for_module(request, file);
+    if (!reason.empty() && must)
+        return make_error(ErrorKind::kUsage, "the kernel module can't do that: " + reason)
+            .with_hint("use --engine=bpf");
+    auto module = reason.empty() ? KmodEngine::open(warn) : make_error(ErrorKind::kUsage, reason);
+    if (module || must) return module;
+    warn("the kernel module is loaded, but BPF delays: " + module.error().message);
+    return Module();
+}
+
+// A set of probes is a descriptor.
+void allow_many_descriptors() {
+    rlimit open_files{};
+    if (getrlimit(RLIMIT_NOFILE, &open_files) != 0) return;
+    open_files.rlim_cur = open_files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &open_files);
+}
+
+} // namespace
+
+Result<Engines> open_counting(const Features& features) {
+    auto loaded = BpfEngine::load(features);
+    if (!loaded) return std::move(loaded).error();
+    const std::shared_ptr<BpfEngine> bpf = std::move(*loaded);
+    bpf->follow_children(false);
+    Engines engines;
+    engines.features = features;
+    engines.tree = bpf;
+    engines.probes = bpf;
+    return engines;
+}
+
+Result<Engines> open_engines(const EngineRequest& request, const targets::TargetsFile& file,
+                             const Warn& warn) {
+    Engines engines;
+    engines.features = probe_features();
+    if (auto rights = require_attach_rights(engines.features); !rights)
+        return std::move(rights).error();
+    auto module = open_chosen_module(request, file, engines.features, warn);
+    if (!module) return std::move(module).error();
+    allow_many_descriptors();
+    auto loaded = BpfEngine::load(engines.features);
+    if (!loaded) return std::move(loaded).error();
+    const std::shared_ptr<BpfEngine> bpf = std::move(*loaded);
+    engines.tree = bpf; // in any case
+    if (*module) {
+        (*module)->follow(*bpf);
+        engines.probes = std::move(*module);
+    } else {
+        engines.probes = bpf;
+    }
+    if (engines.features.mmap_events) {
+        auto mappings = MappingWatch::open();
+        if (!mappings) return std::move(mappings).error();
+        engines.mappings = std::move(*mappings);
+    } else {
+        warn(
+            "this host tells nothing of new mappings: libraries that are loaded later stay "
+            "unslowed, and so does each new process for its first milliseconds (speedbump "
+            "doctor)");
+    }
+    engines.hooks = PythonHooks::create(file, warn);
+    return engines;
+}
+
+} // namespace speedbump::engine

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: MIT
+#include "session/probe_set.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iterator>
+#include <span>
+#include <utility>
+
+namespace speedbump::session {
+
+using engine::Attached;
+using engine::FileProbes;
+using engine::Probe;
+using process::FileKey;
+
+namespace {
+
+// How long a look for outsiders may keep the session from its events.
+constexpr auto kScanSlice = std::chrono::microseconds(3000);
+// A file that outsiders map is looked at again this often, in case they are gone.
+constexpr auto kRescan = std::chrono::seconds(10);
+// And one that is new, the first time, this long after the look before.
+constexpr auto kFirstScan = std::chrono::seconds(1);
+
+} // namespace
+
+ProbeSet::ProbeSet(engine::ProbeEngine& engine, engine::ProcessTree& tree, Members& members,
+                   TargetSet& targets, Rules rules)
+    : engine_(engine),
+      tree_(tree),
+      members_(members),
+      targets_(targets),
+      rules_(std::move(rules)),
+      can_narrow_(engine.capabilities().narrow),
+      reaper_(engine) {}
+
+const std::string& ProbeSet::name_of(const File& file) const {
+    return targets_.all()[file.probes.front().target].container;
+}
+
+bool ProbeSet::is_wide(const FileKey& key) const {
+    const auto file = files_.find(key);
+    return file != files_.end() && file->second.wide;
+}
+
+engine::ProbeSets ProbeSet::sets_of(const FileKey& key) const {
+    const auto file = files_.find(key);
+    return file == files_.end() ? engine::ProbeSets{} : file->second.sets;
+}
+
+bool ProbeSet::has_narrow() const {
+    return std::any_of(files_.begin(), files_.end(),
+                       [](const auto& entry) { return !entry.second.wide; });
+}
+
+// --- putting probes in place
+
+void ProbeSet::add(const FileKey& key, int descriptor, const std::vector<Probe>& probes,
+                   const Member& member) {
+    if (probes.empty()) return;
+    File& file = files_[key];
+    has_new_files_ |= file.probes.empty();
+    file.descriptor = descriptor;
+    file.probes.insert(file.probes.end(), probes.begin(), probes.end());
+    std::set<uint32_t> present;
+    if (file.wide) present.insert(member.tgid); // for all at once
+    for (const auto& [tgid, placed] : file.narrow) present.insert(tgid);
+    for (const uint32_t tgid : present) {
+        const Member* other = members_.find(tgid);
+        if (!other || !other->alive) continue;
+        if (auto probed = probe(*other, key); !probed) rules_.put_off(*other, probed.error());
+    }
+}
+
+Result<void> ProbeSet::place(File& file, Placed& placed, std::optional<pid_t> only) {
+    if (placed.count == file.probes.size()) return {};
+    const FileProbes missing{file.descriptor, std::span(file.probes).subspan(placed.count),
+                             file.sets.newer};
+    std::vector<engine::RefusedProbe> refused;
+    auto attached = engine_.attach(missing, only, refused);
+    targets_.refused(refused);
+    if (!attached) return std::move(attached).error();
+    placed.attached.push_back(std::move(*attached));
+    placed.count = file.probes.size();
+    return {};
+}
+
+Result<void> ProbeSet::probe(const Member& member, const FileKey& key) {
+    const auto found = files_.find(key);
+    if (is_out_ || found == files_.end()) return {};
+    File& file = found->second;
+    if (!file.wide && !can_narrow_) return widen(key);
+    if (file.wide) return place(file, file.for_all, std::nullopt);
+    Placed& placed = file.narrow[member.tgid];
+    auto done = place(file, placed, member.pid);
+    if (done) return done;
+    if (placed.count == 0) file.narrow.erase(member.tgid);
+    if (done.error().kind == ErrorKind::kNotFound) return {}; // it has ended
+    return done;
+}
+
+Result<void> ProbeSet::probe(const Member& member) {
+    for (const FileKey& key : member.files)
+        if (auto probed = probe(member, key); !probed) return probed;
+    return {};
+}
+
+void ProbeSet::probe_together(const FileKey& key, File& file) {
+    if (is_out_ || !can_narrow_ || file.wide) return;
+    std::vector<uint32_t> tgids;
+    std::vector<pid_t> pids;
+    for (const auto& [tgid, member] : members_.all()) {
+        if (!member.alive || !member.files.contains(key) || file.narrow.contains(tgid)) continue;
+        tgids.push_back(tgid);
+        pids.push_back(member.pid);
+    }
+    if (pids.size() < 2) return;
+    std::vector<Attached> attached =
+        engine_.attach_each({file.descriptor, file.probes, file.sets.newer}, pids);
+    for (size_t i = 0; i < tgids.size(); ++i) {
+        if (!attached[i]) continue;
+        Placed& placed = file.narrow[tgids[i]];
+        placed.attached.push_back(std::move(attached[i]));
+        placed.count = file.probes.size();
+    }
+}
+
+void ProbeSet::probe_together() {
+    for (auto& [key, file] : files_) probe_together(key, file);
+}
+
+// --- taking them out
+
+void ProbeSet::release(Placed placed) {
+    for (Attached& one : placed.attached) reaper_.release(std::move(one));
+}
+
+void ProbeSet::drop(uint32_t tgid) {
+    for (auto& [key, file] : files_)
+        if (auto own = file.narrow.extract(tgid)) release(std::move(own.mapped()));
+}
+
+void ProbeSet::take_out() {
+    is_out_ = true;
+    std::vector<Attached> all;
+    const auto take = [&all](Placed placed) {
+        std::move(placed.attached.begin(), placed.attached.end(), std::back_inserter(all));
+    };
+    for (auto& [key, file] : files_) {
+        take(std::exchange(file.for_all, {}));
+        for (auto& [tgid, placed] : file.narrow) take(std::move(placed));
+        file.narrow.clear();
+    }
+    engine_.release(std::move(all));
+}
+
+Result<void> ProbeSet::put_back() {
+    is_out_ = false;
+    for (auto& [key, file] : files_) {
+        if (!file.wide) continue;
+        if (auto placed = place(file, file.for_all, std::nullopt); !placed) return placed;
+    }
+    probe_together();
+    for (const auto& [tgid, member] : members_.all()) {
+        if (!member.alive) continue;
+        if (auto probed = probe(member); !probed)
+            return std::move(probed).error().with_context(
+                fmt::format("process {} ({})", member.pid, member.command));
+    }
+    return {};
+}
+
+// --- narrow and wide
+
+void ProbeSet::tell(const File& file) {
+    if (auto told = targets_.set_sets(file.probes, file.sets); !told)
+        rules_.warn(told.error().message);
+}
+
+Result<void> ProbeSet::begin_change(File& file) {
+    // Where the change before has not ended, the probes that it leaves count no more from here.
+    file.leaving.reset();
+    file.sets = {file.sets.newer, (file.sets.newer + 1) & SB_SET_MASK, false};
+    auto told = targets_.set_sets(file.probes, file.sets);
+    if (!told) file.sets = {file.sets.older, file.sets.older};
+    return told;
+}
+
+void ProbeSet::flip(File& file) {
+    file.sets.newer_counts = true;
+    tell(file);
+}
+
+void ProbeSet::give_up_change(File& file) {
+    file.sets = {file.sets.older, file.sets.older};
+    tell(file);
+}
+
+void ProbeSet::settle() {
+    for (auto& [key, file] : files_) {
+        if (!file.leaving || !reaper_.are_out(*file.leaving)) continue;
+        file.leaving.reset();
+        file.sets = {file.sets.newer, file.sets.newer};
+        tell(file);
+    }
+}
+
+bool ProbeSet::is_changing() const {
+    return std::any_of(files_.begin(), files_.end(),
+                       [](const auto& entry) { return entry.second.leaving.has_value(); });
+}
+
+Result<void> ProbeSet::widen(const FileKey& key) {
+    File& file = files_.at(key);
+    if (file.wide) return {};
+    if (auto begun = begin_change(file); !begun) return begun;
+    if (auto placed = place(file, file.for_all, std::nullopt); !placed) {
+        give_up_change(file);
+        return placed;
+    }
+    file.wide = true;
+    late_.erase(key);
+    flip(file);
+    for (auto& [tgid, placed] : file.narrow) release(std::move(placed));
+    file.narrow.clear();
+    file.leaving = reaper_.released();
+    settle();
+    return {};
+}
+
+void ProbeSet::narrow(const FileKey& key) {
+    const auto found = files_.find(key);
+    if (found == files_.end() || !found->second.wide || !can_narrow_) return;
+    File& file = found->second;
+    if (auto begun = begin_change(file); !begun) return rules_.warn(begun.error().message);
+    file.wide = false;
+    late_.add(key, name_of(file));
+    probe_together(key, file);
+    for (const auto& [tgid, member] : members_.all()) {
+        if (!member.alive || !member.files.contains(key)) continue;
+        if (auto probed = probe(member, key); !probed) rules_.put_off(member, probed.error());
+    }
+    flip(file);
+    release(std::exchange(file.for_all, {}));
+    file.leaving = reaper_.released();
+}
+
+void ProbeSet::outsider_maps(pid_t pid) {
+    std::set<FileKey> watched = scan_.files(); // a scan may have passed the outsider already
+    for (const auto& [key, file] : files_)
+        if (file.wide) watched.insert(key);
+    const std::set<FileKey> shared = mapped_of(pid, watched);
+    scan_.note_shared(shared);
+    for (const FileKey& key : shared) narrow(key);
+}
+
+void ProbeSet::look_for_outsiders() {
+    if (!rules_.may_widen || !can_narrow_ || is_out_) return;
+    if (scan_.running())
+        scan_.advance(kScanSlice);
+    else if (!scan_.files().empty())
+        end_look();
+    else
+        begin_look();
+}
+
+void ProbeSet::begin_look() {
+    const auto pause = has_new_files_ ? Clock::duration(kFirstScan) : Clock::duration(kRescan);
+    if (last_scan_ != Clock::time_point{} && Clock::now() - last_scan_ < pause) return;
+    std::set<FileKey> candidates;
+    for (const auto& [key, file] : files_)
+        if (!file.wide) candidates.insert(key);
+    last_scan_ = Clock::now();
+    has_new_files_ = false;
+    if (candidates.empty()) return;
+    auto listed = tree_.list_processes();
+    if (!listed) return;
+    std::vector<pid_t> outsiders;
+    for (const process::ListedProcess& process : *listed)
+        if (!process.kernel_thread && process.pid != getpid() &&
+            tree_.member_roots(process.tgid) == 0)
+            outsiders.push_back(process.pid);
+    scan_ = OutsiderScan(std::move(outsiders), std::move(candidates));
+}
+
+// Files that no outsider maps are changed to wide probes.
+void ProbeSet::end_look() {
+    for (const FileKey& key : scan_.files()) {
+        const std::string& name = name_of(files_.at(key));
+        if (scan_.shared().contains(key)) {
+            late_.add(key, name);
+        } else if (auto done = widen(key); !done && warned_narrow_.insert(key).second) {
+            const std::string what = fmt::format("probe {} for all its processes at once", name);
+            rules_.warn(std::move(done).error().with_context(what).message);
+        }
+    }
+    scan_ = {};
+    last_scan_ = Clock::now();
+}
+
+void ProbeSet::warn_of_late_files() {
+    for (const std::string& name : late_.take_untold())
+        rules_.warn(fmt::format(
+            "{} is mapped by processes outside the tree as well, so that the tree's are probed one "
+            "by one: each new one runs unslowed for some milliseconds, and one that lives no "
+            "longer is missed (docs/targets-file.md, new processes)",
+            name));
+}
+
+} // namespace speedbump::session
