@@ -61,6 +61,7 @@ def wanted(run: str) -> set[str]:
         "fuzz": fuzz,
         "asan": unit | fuzz,
         "tsan": unit,
+        "tidy": {"tidy"},
         "campaign": python_cases("runtime/*_test.py", "runtime", are_campaigns=True),
     }.get(run, set())
 

@@ -29,6 +29,8 @@ make_root() {
     # it need not survive a power cut, and writing each file out at once takes minutes
     mkdir -p "$folder/etc/dpkg/dpkg.cfg.d" || return 1
     echo force-unsafe-io >"$folder/etc/dpkg/dpkg.cfg.d/unsafe-io" || return 1
+    # a mirror that stands still for weeks is no reason to fail; sid says until when its lists are valid
+    echo 'Acquire::Check-Valid-Until "false";' >"$folder/etc/apt/apt.conf.d/99any-date" || return 1
 }
 
 # in_root FOLDER [--bind-try PLACE INSIDE]... COMMAND...: with this kernel's /proc, /sys and /dev, what

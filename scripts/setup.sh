@@ -47,7 +47,7 @@ packages_of() {
         bsdextrautils xz-utils procps ;;
     test)
         packages_of check
-        echo strace python3-pytest python3-numpy redis-server redis-tools nginx postgresql apache2-utils \
+        echo clang-tidy strace python3-pytest python3-numpy redis-server redis-tools nginx postgresql apache2-utils \
             util-linux gunicorn python3-flask chromium python3-pip python3-venv golang-go "$newer" \
             debootstrap perl ruby php-cli nodejs default-jdk-headless sqlite3 openssl
         ;;

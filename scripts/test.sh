@@ -13,7 +13,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # fresh is a new root of the distribution, in which nothing is installed
-order=(check unit package runtime python kmod fuzz asan fresh)
+order=(check unit package runtime python kmod fuzz asan tidy fresh)
 
 say() { printf '\n== %s\n' "$*"; }
 

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# The part of roots_test.sh that runs in the root.    usage: in_root.sh deb|archive|wheel
+# The part of roots_test.sh that runs in the root.    usage: in_root.sh deb|dkms|archive|wheel
 set -euo pipefail
 cd /srv
 
@@ -46,6 +46,20 @@ deb)
     SPEED_BUMP_TARGETS=/srv/targets.txt python3 -c 'import sys; assert "speed_bump" in sys.modules'
     apt-get -q -y purge speedbump python3-speed-bump >/dev/null
     left=$(find /usr /etc -name '*speedbump*' -o -name '*speed_bump*')
+    [ -z "$left" ] || { echo "left behind: $left"; exit 1; }
+    ;;
+dkms)
+    apt-get -q update >/dev/null
+    install ./speedbump-dkms_*.deb linux-headers-amd64
+    dkms status
+    kernels=(/lib/modules/*)
+    release=${kernels[0]##*/}
+    [ ${#kernels[@]} = 1 ] # that of the headers
+    module=$(find "${kernels[0]}/updates" -name 'speed_bump.ko*')
+    [ -n "$module" ] || { echo "not built for $release"; cat /srv/log; exit 1; }
+    grep "^$release " <<<"$(modinfo -F vermagic "$module")"
+    apt-get -q -y purge speedbump-dkms >/dev/null
+    left=$(find /usr/src /var/lib/dkms /lib/modules -name '*speed*bump*')
     [ -z "$left" ] || { echo "left behind: $left"; exit 1; }
     ;;
 archive)

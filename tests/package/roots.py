@@ -138,9 +138,10 @@ class Interpreter:
 
 
 def interpreters(sid_root: pathlib.Path) -> list[Interpreter]:
-    """One of each version from 3.10 on that this host has."""
+    """One of each version from 3.10 on that this host has, with and without the GIL."""
     places = [(HOST, str(path.resolve())) for path in
-              sorted(pathlib.Path.home().glob(".pyenv/versions/3.1?.*/bin/python3"))]
+              sorted(pathlib.Path.home().glob(".pyenv/versions/3.1?.*/bin/python3")) +
+              sorted(sid_root.parent.glob("python-free-threaded/bin/python3"))]
     for source in (HOST, sid_root):
         places += [(source, f"/usr/bin/python3.{minor}") for minor in range(10, 16)
                    if (source / f"usr/bin/python3.{minor}").exists()]

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # What scripts/package.sh made, in a minimal root of a Debian suite in which nothing is installed: it
 # is installed as users do, and slows what the suite has.
-# usage: roots_test.sh PACKAGES SUITE deb|archive|wheel     Status 77: skipped, with the reason.
+# usage: roots_test.sh PACKAGES SUITE deb|dkms|archive|wheel     Status 77: skipped, with the reason.
 set -euo pipefail
 skip() {
     echo "SKIP: $*"

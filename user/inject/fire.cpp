@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <csignal>
 #include <cstring>
 #include <limits>
@@ -283,7 +284,7 @@ uint64_t Fire::Plan::waited_ms(pid_t tid, const std::optional<WaitWatch::Wait>& 
     // Once: into the stop. More often: it had woken in between.
     if (!after || after->switches > before->switches + 1) return 0;
     const std::chrono::duration<double, std::milli> waited = Clock::now() - before->begin;
-    return static_cast<uint64_t>(0.5 + waited.count());
+    return static_cast<uint64_t>(std::llround(waited.count()));
 }
 
 // Whether a held thread stands well, but for its stack.

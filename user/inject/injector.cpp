@@ -198,7 +198,7 @@ Result<Region> wait_for_thread(pid_t pid, Fire& fire, const FireReport& report, 
             if (region->state == kRegionFailed)
                 return errno_error(fmt::format("process {}: make a socket there", pid),
                                    region->error);
-            return std::move(*region);
+            return *region;
         }
         if (int error = fire.borrowed_error()) {
             fire.confirm_answer();

@@ -192,7 +192,7 @@ std::optional<Resumption> resumption_of(const process::RemoteMemory& memory,
         if (timeout > 0) {
             const auto left = static_cast<uint64_t>(timeout);
             result.regs.r10 = left - std::min(left, waited_ms);
-            result.time_left.emplace();
+            result.time_left = Resumption::TimeLeft{};
         }
     }
     // These leave what is left in memory, and the kernel starts them over with it.
