@@ -6,6 +6,7 @@
 #   scripts/bench.sh [PART]...   cost error outsider syscall attach tree newborn family
 #                               python inject experiment services inspect; default: all
 #   scripts/bench.sh stacks      how many stacks are wrong, of a million of each program and Python
+#   scripts/bench.sh coverage    how often the model of experiments is right, of 4,000 simulated services
 #   scripts/bench.sh module      the kernel module beside BPF and a trace event, in virtual machines
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,10 +15,10 @@ default=(cost error outsider syscall attach tree newborn family python inject ex
 parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=("${default[@]}")
 for part in "${parts[@]}"; do
-    case " ${default[*]} stacks module " in
+    case " ${default[*]} stacks coverage module " in
     *" $part "*) ;;
     *)
-        echo "unknown part '$part': ${default[*]} stacks module" >&2
+        echo "unknown part '$part': ${default[*]} stacks coverage module" >&2
         exit 2
         ;;
     esac
@@ -50,6 +51,7 @@ for part in "${parts[@]}"; do
         python3 tests/bench/remote_unwinder.py build/speedbump "${SID_ROOT:-build/sid-root}"
         python3 tests/bench/inspect_cost.py build/speedbump
         ;;
+    coverage) build/tests/simulated/coverage 4000 ;;
     stacks) python3 tests/bench/stacks.py build/programs ;;
     inject) tests/runtime/inject/stress.sh build 100 ;;
     esac

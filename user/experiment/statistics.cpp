@@ -174,29 +174,6 @@ double identity(double x) {
     return x;
 }
 
-Estimate with_intervals(double value, double error, double freedom) {
-    Estimate estimate;
-    estimate.value = value;
-    estimate.error = error;
-    if (!(freedom > 0) || !std::isfinite(error)) {
-        const double infinity = std::numeric_limits<double>::infinity();
-        estimate.error = infinity;
-        estimate.interval = estimate.wide = {-infinity, infinity};
-        return estimate;
-    }
-    const boost::math::students_t distribution(freedom);
-    const double t95 = boost::math::quantile(distribution, 0.975) * error;
-    const double t99 = boost::math::quantile(distribution, 0.995) * error;
-    estimate.interval = {value - t95, value + t95};
-    estimate.wide = {value - t99, value + t99};
-    if (error > 0)
-        estimate.p =
-            2 * boost::math::cdf(boost::math::complement(distribution, std::abs(value) / error));
-    else
-        estimate.p = value == 0 ? 1 : 0;
-    return estimate;
-}
-
 // Standard deviations over bootstrap replicates, for the few blocks they were drawn from.
 double spread(const std::vector<double>& values, size_t blocks) {
     const double mean =
@@ -260,6 +237,29 @@ std::string to_string(Shape shape) {
     return "flat";
 }
 
+Estimate estimate_of(double value, double error, double freedom) {
+    Estimate estimate;
+    estimate.value = value;
+    estimate.error = error;
+    if (!(freedom > 0) || !std::isfinite(error)) {
+        const double infinity = std::numeric_limits<double>::infinity();
+        estimate.error = infinity;
+        estimate.interval = estimate.wide = {-infinity, infinity};
+        return estimate;
+    }
+    const boost::math::students_t distribution(freedom);
+    const double t95 = boost::math::quantile(distribution, 0.975) * error;
+    const double t99 = boost::math::quantile(distribution, 0.995) * error;
+    estimate.interval = {value - t95, value + t95};
+    estimate.wide = {value - t99, value + t99};
+    if (error > 0)
+        estimate.p =
+            2 * boost::math::cdf(boost::math::complement(distribution, std::abs(value) / error));
+    else
+        estimate.p = value == 0 ? 1 : 0;
+    return estimate;
+}
+
 Line fit_line(std::span<const Observation> observations) {
     return fit(observations, group(observations), identity);
 }
@@ -270,7 +270,7 @@ LineEstimate estimate_line(std::span<const Observation> observations, uint64_t s
     result.blocks = blocks.size();
     result.line = fit(observations, blocks, identity);
     if (blocks.size() < 2) {
-        result.slope = with_intervals(result.line.slope, 0, 0);
+        result.slope = estimate_of(result.line.slope, 0, 0);
         return result;
     }
     const auto sums = block_sums(observations, blocks, result.line.weights, identity);
@@ -279,9 +279,9 @@ LineEstimate estimate_line(std::span<const Observation> observations, uint64_t s
         slopes.push_back(solve(sum_drawn(sums, drawn)).x);
     });
     result.slope =
-        with_intervals(result.line.slope,
-                       spread(slopes, blocks.size()) * fixed_weights_factor(result.line.weights),
-                       static_cast<double>(blocks.size() - 1));
+        estimate_of(result.line.slope,
+                    spread(slopes, blocks.size()) * fixed_weights_factor(result.line.weights),
+                    static_cast<double>(blocks.size() - 1));
     return result;
 }
 
@@ -345,12 +345,12 @@ ShapeEstimate fit_shape(std::span<const Observation> observations, uint64_t seed
     const auto freedom = static_cast<double>(blocks.size() - 1);
     const double factor = fixed_weights_factor(hinge.weights);
     const double grid = largest / static_cast<double>(kSlackSteps) / std::sqrt(12.0);
-    const Estimate slack = with_intervals(
+    const Estimate slack = estimate_of(
         slack_of(best), std::hypot(spread(slacks, blocks.size()) * factor, grid), freedom);
     if (slack.interval.low <= 0) return result;
     result.shape = Shape::kHinge;
     result.slack = slack;
-    result.slope = with_intervals(hinge.slope, spread(slopes, blocks.size()) * factor, freedom);
+    result.slope = estimate_of(hinge.slope, spread(slopes, blocks.size()) * factor, freedom);
     result.base = hinge.base;
     return result;
 }
@@ -383,7 +383,7 @@ Estimate difference(const Estimate& a, size_t blocks_a, const Estimate& b, size_
                                     (va * va / static_cast<double>(blocks_a - 1) +
                                      vb * vb / static_cast<double>(blocks_b - 1))
                               : static_cast<double>(std::min(blocks_a, blocks_b) - 1);
-    return with_intervals(b.value - a.value, std::sqrt(va + vb), freedom);
+    return estimate_of(b.value - a.value, std::sqrt(va + vb), freedom);
 }
 
 } // namespace speedbump::experiment

@@ -35,6 +35,9 @@ struct Estimate {
     double p = 1;      // of the hypothesis that the value is 0, two-sided
 };
 
+// From a standard error with Student's t; a freedom of 0: nothing is known.
+Estimate estimate_of(double value, double error, double freedom);
+
 // y = base + slope * x + drift * time, with an intercept of its own for each block, of which base
 // is the mean. Huber's loss: a disturbed slice counts less.
 struct Line {

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT
+// How often the model of experiments is right, over services drawn at random.
+//
+//   coverage [COUNT [SEED]]   the seed is drawn anew unless given; status 1: not as promised
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "experiment/model/effects.h"
+#include "services.h"
+#include "util/numbers.h"
+
+using namespace speedbump;
+using experiment::Finding;
+
+namespace {
+
+constexpr size_t kSlices = 4096;
+constexpr double kShare = 0.1;      // of a unit's period that each target's full dose adds
+constexpr double kTruthSeconds = 2; // of the steady runs
+constexpr double kNone = 0.02;      // a criticality up to this is hidden
+constexpr double kPlain = 0.2;      // and above this must not be called so
+
+struct Tally {
+    size_t intervals = 0, covered = 0;
+    size_t matters = 0, found = 0, wrongly_hidden = 0;
+    size_t hidden = 0, told_hidden = 0, wrongly_matters = 0;
+    size_t silent = 0;
+    size_t shams = 0, alarms = 0;
+    std::vector<double> half_widths;
+};
+
+void add(Tally& tally, const experiment::Effect& effect, double truth) {
+    ++tally.intervals;
+    tally.covered += effect.criticality.interval.contains(truth);
+    tally.half_widths.push_back(effect.criticality.interval.half_width());
+    tally.silent += effect.finding == Finding::kSilent;
+    if (truth > kPlain) {
+        ++tally.matters;
+        tally.found += effect.finding == Finding::kMatters;
+        tally.wrongly_hidden += effect.finding == Finding::kHidden;
+    } else if (std::abs(truth) < kNone) {
+        ++tally.hidden;
+        tally.told_hidden += effect.finding == Finding::kHidden;
+        tally.wrongly_matters += effect.finding == Finding::kMatters;
+    }
+}
+
+double share(size_t part, size_t all) {
+    return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all);
+}
+
+// A target that delays nothing and is taken for one that does.
+void pretend(experiment::SlicedRun& run, uint64_t seed) {
+    experiment::TargetSlices sham;
+    for (size_t stage = 0; sham.steps.size() < run.units.size(); ++stage)
+        for (const auto& step : experiment::stage_of(seed, run.targets.size(), stage))
+            sham.steps.push_back(step);
+    for (size_t i = 0; i < run.units.size(); ++i) {
+        const auto& step = sham.steps[i];
+        const double dose = step.on ? kShare * experiment::share_of(step.level) : 0;
+        sham.injected.push_back(dose * run.slice_ns);
+        sham.delays.push_back(step.on ? 1 : 0);
+    }
+    run.targets.push_back(std::move(sham));
+}
+
+void examine(uint64_t seed, std::map<std::string, Tally>& tallies) {
+    const auto service = simulated::draw_service(seed);
+    const double unit = simulated::Steady(*service, 0.2).period();
+    auto measured = simulated::measure(*service, simulated::draw_host(seed), seed,
+                                       std::max(4e6, 10 * unit), kSlices, kShare);
+    pretend(measured.run, seed);
+    const auto regression =
+        experiment::regress(measured.run, experiment::find_response(measured.run));
+    const simulated::Steady without(*service, kTruthSeconds);
+    Tally& tally = tallies[service->kind()];
+    for (const auto& effect : experiment::find_effects(regression, {})) {
+        if (effect.target == service->targets()) {
+            ++tally.shams;
+            tally.alarms += !effect.criticality.wide.contains(0);
+            continue;
+        }
+        const double dose = measured.dose_ns[effect.target] / 4;
+        const simulated::Steady with(*service, kTruthSeconds, effect.target, dose);
+        add(tally, effect, with.against(without));
+    }
+}
+
+void print(const std::string& kind, const Tally& tally) {
+    fmt::print("{:14} {:5} {:6.3f} {:6.3f} {:6} {:6} {:6} {:6} {:6} {:6} {:6} {:6.3f}\n", kind,
+               tally.intervals, share(tally.covered, tally.intervals), median(tally.half_widths),
+               tally.matters, tally.found, tally.wrongly_hidden, tally.hidden, tally.told_hidden,
+               tally.wrongly_matters, tally.silent, share(tally.alarms, tally.shams));
+}
+
+Tally total(const std::map<std::string, Tally>& tallies) {
+    Tally all;
+    for (const auto& [kind, one] : tallies) {
+        for (size_t Tally::*count :
+             {&Tally::intervals, &Tally::covered, &Tally::matters, &Tally::found,
+              &Tally::wrongly_hidden, &Tally::hidden, &Tally::told_hidden, &Tally::wrongly_matters,
+              &Tally::silent, &Tally::shams, &Tally::alarms})
+            all.*count += one.*count;
+        all.half_widths.insert(all.half_widths.end(), one.half_widths.begin(),
+                               one.half_widths.end());
+    }
+    return all;
+}
+
+bool holds(bool promise, const std::string& text) {
+    if (!promise) fmt::print("not as promised: {}\n", text);
+    return promise;
+}
+
+bool is_as_promised(const Tally& all) {
+    const double covered = share(all.covered, all.intervals);
+    bool good = holds(covered >= 0.93 && covered <= 0.97, "95 +- 2 % of the intervals");
+    good &= holds(share(all.alarms, all.shams) <= 0.05, "sham alarms at most 5 %");
+    good &= holds(all.wrongly_hidden == 0, "none that matters is called hidden");
+    good &= holds(share(all.wrongly_matters, all.hidden) <= 0.02,
+                  "at most 2 % of those hidden are said to matter");
+    return good;
+}
+
+} // namespace
+
+int main(int count, char** arguments) {
+    const size_t services = count > 1 ? std::strtoull(arguments[1], nullptr, 0) : 1000;
+    const uint64_t seed = count > 2 ? std::strtoull(arguments[2], nullptr, 0)
+                                    : (uint64_t{std::random_device{}()} << 20);
+    fmt::print("{} services from seed {}\n", services, seed);
+    fmt::print("{:14} {:>5} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6}\n", "", "k",
+               "cover", "+-", ">0.2", "found", "hidden", "0", "found", "matter", "silent", "sham");
+    std::map<std::string, Tally> tallies;
+    for (size_t service = 0; service < services; ++service) examine(seed + service, tallies);
+    for (const auto& [kind, tally] : tallies) print(kind, tally);
+    const Tally all = total(tallies);
+    print("all", all);
+    return is_as_promised(all) ? 0 : 1;
+}

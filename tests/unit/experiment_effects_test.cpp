@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT
+#include "experiment/model/effects.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <random>
+#include <set>
+
+using namespace speedbump::experiment;
+
+namespace {
+
+constexpr double kSliceNs = 5e6;
+constexpr double kPeriodNs = 100e3;
+constexpr size_t kSlices = 4096;
+
+// One call of each target in a unit; the unit takes longer by what `cost` makes of a call's delay.
+struct Code {
+    double dose_ns = 10e3;
+    double calls = 1;
+    std::function<double(double)> cost = [](double delay) { return delay; };
+};
+
+SlicedRun make_run(const std::vector<Code>& code, size_t late = 0, double noise = 0.01) {
+    std::mt19937_64 random(7);
+    std::normal_distribution<double> normal;
+    SlicedRun run;
+    run.slice_ns = kSliceNs;
+    for (size_t target = 0; target < code.size(); ++target) {
+        TargetSlices slices;
+        for (size_t stage = 0; stage < kSlices / kStageSlices; ++stage)
+            for (const Step& step : stage_of(3, target, stage)) slices.steps.push_back(step);
+        run.targets.push_back(std::move(slices));
+    }
+    const auto delay = [&](size_t target, size_t slice) {
+        const Step& step = run.targets[target].steps[slice];
+        return step.on ? code[target].dose_ns * share_of(step.level) : 0;
+    };
+    for (size_t slice = 0; slice < kSlices; ++slice) {
+        double unit = kPeriodNs * (1 + noise * normal(random));
+        double left = kSliceNs; // of what delayed it earlier
+        for (size_t target = 0; target < code.size() && slice >= late; ++target) {
+            const double cost = code[target].calls * code[target].cost(delay(target, slice - late));
+            if (late == 0)
+                unit += cost;
+            else
+                left -= cost * run.units[slice - late];
+        }
+        run.units.push_back(left / unit);
+        for (size_t target = 0; target < code.size(); ++target) {
+            const double calls = run.units.back() * code[target].calls;
+            run.targets[target].injected.push_back(calls * delay(target, slice));
+            run.targets[target].delays.push_back(delay(target, slice) > 0 ? calls : 0);
+        }
+    }
+    return run;
+}
+
+std::vector<Effect> effects_of(const SlicedRun& run) {
+    return find_effects(regress(run, find_response(run)), {});
+}
+
+} // namespace
+
+TEST(Sequence, IsTheSameForTheSameSeedAndAnotherForEachTarget) {
+    const auto as_text = [](uint64_t seed, size_t target) {
+        std::string text;
+        for (size_t stage = 0; stage < 8; ++stage)
+            for (const Step& step : stage_of(seed, target, stage))
+                text += static_cast<char>('a' + step.level * 2 + step.on);
+        return text;
+    };
+    EXPECT_EQ(as_text(1, 0), as_text(1, 0));
+    EXPECT_NE(as_text(1, 0), as_text(1, 1));
+    EXPECT_NE(as_text(1, 0), as_text(2, 0));
+}
+
+TEST(Sequence, HalfOfTheSlicesAreDelayedAndEachRoundHasEveryLevel) {
+    size_t on = 0;
+    constexpr size_t kRounds = 100;
+    for (size_t round = 0; round < kRounds; ++round) {
+        std::set<int> levels;
+        for (size_t stage = 0; stage < kRoundStages; ++stage) {
+            const auto steps = stage_of(9, 4, round * kRoundStages + stage);
+            levels.insert(steps[0].level);
+            for (const Step& step : steps) {
+                EXPECT_EQ(step.level, steps[0].level);
+                on += step.on;
+            }
+        }
+        EXPECT_EQ(levels.size(), kLevels);
+    }
+    EXPECT_NEAR(static_cast<double>(on) / (kRounds * kRoundStages * kStageSlices), 0.5, 0.01);
+}
+
+TEST(Effects, ThreeTargetsAtOnceAreToldApart) {
+    const Code serial;
+    Code hidden, half;
+    hidden.cost = [](double) { return 0.0; };
+    half.cost = [](double delay) { return delay / 2; };
+    const auto effects = effects_of(make_run({serial, hidden, half}));
+    ASSERT_EQ(effects.size(), 3u);
+    const double truth[] = {1, 0, 0.5};
+    for (const Effect& effect : effects) {
+        EXPECT_TRUE(effect.criticality.interval.contains(truth[effect.target])) << effect.target;
+        EXPECT_LT(effect.criticality.interval.half_width(), 0.03);
+    }
+    EXPECT_EQ(effects[0].finding, Finding::kMatters);
+    EXPECT_EQ(effects[1].finding, Finding::kHidden);
+    EXPECT_EQ(effects[2].finding, Finding::kMatters);
+}
+
+TEST(Effects, ASlackIsFoundAndEndsTheGain) {
+    Code hinged;
+    hinged.dose_ns = 40e3;
+    hinged.cost = [](double delay) { return std::max(0.0, delay - 15e3); };
+    const auto effects = effects_of(make_run({hinged}));
+    EXPECT_EQ(effects[0].shape, Shape::kHinge);
+    EXPECT_NEAR(effects[0].slack.value, 15e3, 1.5e3);
+    EXPECT_TRUE(effects[0].beyond.interval.contains(1));
+    EXPECT_EQ(effects[0].finding, Finding::kHidden);
+}
+
+// 40 calls of a leaf in each unit, 25 ns off in what a delayed call is taken to cost.
+TEST(Effects, AnErrorOfTheCallsCostIsNoSlack) {
+    for (const double error : {25.0, -25.0}) {
+        Code leaf;
+        leaf.calls = 40;
+        leaf.dose_ns = 1000;
+        leaf.cost = [error](double delay) { return delay > 0 ? delay + error : 0; };
+        const auto effects = effects_of(make_run({leaf}, 0, 0.002));
+        EXPECT_NE(effects[0].shape, Shape::kHinge);
+        EXPECT_TRUE(effects[0].criticality.interval.contains(1)) << error;
+        EXPECT_EQ(effects[0].finding, Finding::kMatters) << error;
+    }
+}
+
+TEST(Effects, NoiseSaysNothing) {
+    Code faint;
+    faint.dose_ns = 100;
+    const auto effects = effects_of(make_run({faint}, 0, 0.1));
+    EXPECT_EQ(effects[0].finding, Finding::kSilent);
+}
+
+TEST(Effects, ALateEffectIsCountedAsAWhole) {
+    const SlicedRun run = make_run({Code{}}, 2);
+    const Response response = find_response(run);
+    ASSERT_GE(response.lags, 2u);
+    EXPECT_NEAR(response.arrived[1], 0, 0.1);
+    EXPECT_NEAR(response.arrived[2], 1, 0.1);
+    EXPECT_TRUE(effects_of(run)[0].criticality.interval.contains(1));
+}
+
+TEST(Effects, ATargetThatDelaysNothingAndARunWithoutProgressHaveNone) {
+    Code never;
+    never.dose_ns = 0;
+    EXPECT_TRUE(effects_of(make_run({never})).empty());
+    SlicedRun still = make_run({Code{}});
+    std::fill(still.units.begin(), still.units.end(), 0);
+    EXPECT_TRUE(effects_of(still).empty());
+}
+
+TEST(Effects, PairsThatMatterTogetherStandOut) {
+    SlicedRun run = make_run({Code{}, Code{}});
+    for (size_t i = 0; i < kSlices; ++i) { // the second one's delay is hidden behind the first's
+        const double both = std::min(run.targets[0].injected[i], run.targets[1].injected[i]);
+        run.units[i] += both / kPeriodNs;
+    }
+    const Regression regression = regress(run, {});
+    ASSERT_EQ(regression.pairs.size(), 1u);
+    EXPECT_LT(regression.pairs[0].change, -3 * regression.pairs[0].error);
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "experiment/model/matrix.h"
+#include "experiment/model/sequence.h"
+
+// What each injected ns costs, of many targets at once, from the slices of one run. Pure.
+namespace speedbump::experiment {
+
+// What one target did, by slice. A hit counts for the slice in which it came.
+struct TargetSlices {
+    std::vector<Step> steps;
+    std::vector<double> injected; // ns
+    std::vector<double> delays;   // delayed hits
+};
+
+// A run in slices of one length, in order and without a gap.
+struct SlicedRun {
+    double slice_ns = 0;
+    std::vector<double> units; // of progress
+    std::vector<TargetSlices> targets;
+};
+
+// A target at one level of its dose.
+struct Cell {
+    size_t target = 0;
+    size_t level = 0;
+    double per_unit = 0; // injected ns per unit of progress, in slices with the dose
+    double per_call = 0; // ns
+    double criticality = 0;
+};
+
+// Two targets of which one matters more, or less, while the other is delayed as well.
+struct Pair {
+    size_t first = 0, second = 0;
+    double change = 0; // of the first one's criticality by the second one's full dose
+    double error = 0;  // standard error
+};
+
+struct Regression {
+    std::vector<Cell> cells; // by target, then level; those with any delay
+    Matrix covariance{0, 0}; // of their criticalities, which are those with no other delay
+    std::vector<Pair> pairs; // that stand out
+    size_t blocks = 0;       // that the covariance was told from
+    double period = 0;       // ns per unit without delay
+};
+
+// How far a dose's effect reaches.
+struct Response {
+    size_t lags = 0;             // slices after its own
+    std::vector<double> arrived; // share of the effect, 0, 1, ... slices later, summed up
+};
+
+// From all targets together.
+Response find_response(const SlicedRun& run);
+
+// Empty where nothing was delayed or nothing progressed, or the run is too short to tell.
+Regression regress(const SlicedRun& run, const Response& response);
+
+} // namespace speedbump::experiment

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+#include "experiment/model/sequence.h"
+
+#include <utility>
+
+namespace speedbump::experiment {
+
+namespace {
+
+// Large doses tell most of a straight line, small ones of a hinge.
+constexpr std::array<uint8_t, kRoundStages> kRound = {5, 5, 5, 4, 4, 3, 2, 1};
+
+// splitmix64: a short sequence of its own for every key.
+class Random {
+  public:
+    Random(uint64_t seed, uint64_t target, uint64_t part)
+        : state_(mix(seed + mix(target + mix(part)))) {}
+
+    size_t below(size_t end) { return static_cast<size_t>((next() >> 32) * end >> 32); }
+
+  private:
+    static uint64_t mix(uint64_t x) {
+        x += 0x9e3779b97f4a7c15;
+        x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+        x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+        return x ^ (x >> 31);
+    }
+    uint64_t next() { return mix(state_++); }
+
+    uint64_t state_;
+};
+
+template <typename Array>
+void shuffle(Array& items, Random& random) {
+    for (size_t left = items.size(); left > 1; --left)
+        std::swap(items[left - 1], items[random.below(left)]);
+}
+
+} // namespace
+
+std::array<Step, kStageSlices> stage_of(uint64_t seed, size_t target, size_t stage) {
+    std::array<uint8_t, kRoundStages> levels = kRound;
+    Random by_round(seed, target, 2 * (stage / kRoundStages));
+    shuffle(levels, by_round);
+    Random by_stage(seed, target, 2 * stage + 1);
+    std::array<Step, kStageSlices> steps;
+    for (Step& step : steps) step = {levels[stage % kRoundStages], by_stage.below(2) == 1};
+    return steps;
+}
+
+double share_of(size_t level) {
+    return 1.0 / static_cast<double>(size_t{1} << (kLevels - level));
+}
+
+} // namespace speedbump::experiment
