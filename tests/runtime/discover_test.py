@@ -77,8 +77,8 @@ def test_redis() -> None:
         targets = scratch() / "targets.txt"
         found = discover(server.pid, "--for", "4s", "-o", str(targets))
         native = found["native"]
-        assert native["watched"] > 500, native["watched"]
-        assert native["never_called"] > 0, native["never_called"]
+        # Beyond what its samples saw; how many more is a matter of the host and the budget.
+        assert native["watched"] > native["never_called"] > 0, native["watched"]
         assert any(one.get("calls") for one in native["functions"]), native
         # It has no Python, and stands in system calls or works in functions of its own.
         assert found["stacks"]["python"] == 0 < found["stacks"]["native"], found["stacks"]
