@@ -116,9 +116,9 @@ Result<void> TargetSet::configure(uint32_t index) {
 
 bool TargetSet::configure_or_warn(uint32_t index) {
     auto done = configure(index);
-    if (!done)
-        warn_(std::move(done).error().with_context("configure " + targets_[index].name).message);
-    return done.has_value();
+    if (done) return true;
+    warn_(std::move(done).error().with_context("configure " + targets_[index].name).message);
+    return false;
 }
 
 Result<void> TargetSet::set_sets(const std::vector<engine::Probe>& probes,
