@@ -128,6 +128,25 @@ TEST_F(SparseTest, HolesCostNothingAndChangeNothing) {
     expect_little_memory(sparse);
 }
 
+// Full of jumps through a register: what is kept of them is bounded over all threads.
+TEST_F(SparseTest, AFileFullOfFindingsCostsNoMoreThanTheyMay) {
+    build(kBody);
+    constexpr uint64_t kSize = 128u << 20;
+    const std::string path = extended("dense", kSize);
+    std::string jumps(1u << 20, '\xe0');
+    for (size_t at = 0; at < jumps.size(); at += 2) jumps[at] = '\xff';
+    const Fd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    for (uint64_t within = kPage; within + jumps.size() <= kSize; within += jumps.size())
+        ASSERT_EQ(::pwrite(fd.get(), jumps.data(), jumps.size(),
+                           static_cast<off_t>(code()->p_offset + within)),
+                  static_cast<ssize_t>(jumps.size()));
+    const Found found = look_for_site(path);
+    EXPECT_EQ(found.distance, 0) << found.error;
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    EXPECT_LT(found.most_kib, 500 << 10); // 128 MiB of code, as much of findings, and room to grow
+#endif
+}
+
 // A jump from far behind a hole is as good as one beside the function.
 TEST_F(SparseTest, JumpsBehindHolesAreFound) {
     build(kBody);

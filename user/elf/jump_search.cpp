@@ -6,11 +6,12 @@
 #include <emmintrin.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
 #include <optional>
 
-#include "elf/image.h"
+#include "elf/data_reader.h"
 #include "elf/pages.h"
 #include "util/parallel.h"
 
@@ -34,48 +35,11 @@ constexpr const char* kJump = "something may jump behind its first instruction";
 constexpr const char* kPointer = "a pointer in the file's data leads behind it";
 constexpr const char* kTooMany = "the file has too many jump tables to be searched";
 
-using Bytes = std::basic_string_view<unsigned char>;
-
 int32_t read_i32(const unsigned char* at) {
     int32_t value;
     std::memcpy(&value, at, sizeof value);
     return value;
 }
-
-// The bytes of the file's data, block by block: neither kept nor mapped. Asked in ascending order
-// it reads each block once.
-class DataReader {
-  public:
-    DataReader(const ElfFile& file, size_t block) : file_(file), block_size_(block) {}
-
-    // What is at hand from `address` on: `size` bytes at least, fewer where the data ends.
-    Bytes from(uint64_t address, uint64_t size) {
-        if (address < start_ || address - start_ + size > block_.size()) load(address);
-        if (address < start_ || address - start_ > block_.size()) return {};
-        return Bytes(block_.data(), block_.size()).substr(address - start_);
-    }
-
-  private:
-    void load(uint64_t address) {
-        block_.clear();
-        for (const Segment& segment : file_.segments()) {
-            if (address < segment.address || address - segment.address >= segment.file_size)
-                continue;
-            uint64_t within = address - segment.address;
-            size_t size = std::min<uint64_t>(block_size_, segment.file_size - within);
-            auto bytes = file_.read(segment.offset + within, size);
-            if (!bytes) return;
-            block_ = std::move(*bytes);
-            start_ = address;
-            return;
-        }
-    }
-
-    const ElfFile& file_;
-    size_t block_size_;
-    std::vector<unsigned char> block_;
-    uint64_t start_ = 0;
-};
 
 class JumpSearch {
   public:
@@ -176,8 +140,19 @@ class JumpSearch {
         std::vector<Lea> leas;
         std::vector<uint64_t> register_jumps;
         uint64_t entries = 0; // of tables
+        size_t counted = 0;   // of what was found, in findings_
         bool too_many = false;
     };
+
+    // Sees to it that what all threads hold stays below what a file may cost.
+    void count(Found& found) const {
+        constexpr size_t kStep = 1024; // else they would write to one place all the time
+        const size_t size = found.jumps.size() + found.leas.size() + found.register_jumps.size();
+        if (size - found.counted < kStep) return;
+        findings_ += size - found.counted;
+        found.counted = size;
+        found.too_many = findings_ > kMaxFindings;
+    }
 
     // Looks at every byte position as if an instruction began there: what is found too much only
     // costs a better site, and nothing that is encoded in the file can be missed.
@@ -212,7 +187,7 @@ class JumpSearch {
         leas_.insert(leas_.end(), found.leas.begin(), found.leas.end());
         register_jumps_.insert(register_jumps_.end(), found.register_jumps.begin(),
                                found.register_jumps.end());
-        if (!found.too_many && leas_.size() + register_jumps_.size() <= kMaxFindings) return true;
+        if (!found.too_many) return true;
         stop_moving(kTooMany);
         return false;
     }
@@ -224,7 +199,7 @@ class JumpSearch {
         for (; at < data.end && at + 17 <= code.size(); at += 16) {
             for (unsigned mask = interesting(code.data() + at); mask != 0; mask &= mask - 1)
                 look_at_position(segment, code, at + std::countr_zero(mask), found);
-            found.too_many = found.leas.size() + found.register_jumps.size() > kMaxFindings;
+            count(found);
             if (found.too_many) return found;
         }
         for (; at < data.end; ++at) look_at_position(segment, code, at, found);
@@ -318,7 +293,7 @@ class JumpSearch {
         DataReader reader(file_, kBlock);
         Found found;
         for (const uint64_t table : tables) {
-            uint64_t end = table + kMaxTableEntries * 4;
+            const uint64_t end = table + kMaxTableEntries * 4;
             for (uint64_t at = table; at < end;) {
                 const Bytes words = reader.from(at, 4);
                 const uint64_t count = std::min<uint64_t>(words.size(), end - at) / 4;
@@ -334,15 +309,16 @@ class JumpSearch {
     // Returns how many of the words are distances from the table's start to code, up to the first
     // that is none.
     uint64_t read_entries(Bytes words, uint64_t table, Found& found) const {
-        uint64_t count = 0;
-        for (; count < words.size() / 4; ++count) {
-            const uint64_t target = table + read_i32(words.data() + count * 4);
+        uint64_t entries = 0;
+        for (; entries < words.size() / 4; ++entries) {
+            const uint64_t target = table + read_i32(words.data() + entries * 4);
             if (target - low_ >= high_ - low_ || !is_code(target)) break;
             if (is_marked(target)) found.jumps.push_back({target, 0});
         }
-        found.entries += count;
-        found.too_many = found.entries >= table_budget_;
-        return count;
+        found.entries += entries;
+        count(found);
+        found.too_many = found.too_many || found.entries >= table_budget_;
+        return entries;
     }
 
     bool is_code(uint64_t address) const {
@@ -445,9 +421,12 @@ class JumpSearch {
                 std::min(table + kTableBehind, segment.address + segment.file_size);
             uint64_t at = begin;
             if (at < segment.address) at += (segment.address - at + 3) / 4 * 4;
-            if (at >= end) continue;
-            const Bytes words = reader.from(at, end - at).substr(0, (end - at) / 4 * 4);
-            if (has_distance(words, table, stretch)) return true;
+            while (at < end) { // in pieces where segments overlap
+                const Bytes words = reader.from(at, end - at).substr(0, end - at);
+                if (words.size() < 4) break;
+                if (has_distance(words, table, stretch)) return true;
+                at += words.size() / 4 * 4;
+            }
         }
         return false;
     }
@@ -457,7 +436,8 @@ class JumpSearch {
         const auto span = static_cast<uint32_t>(stretch.watched_end - stretch.entry - 1);
         if (first > INT32_MAX || first + int64_t{span} <= INT32_MIN) return false; // out of reach
         bool found = false;
-        for (size_t i = 0; i < words.size(); i += 4) // without a way out: compilers make it wide
+        for (size_t i = 0; i + 4 <= words.size();
+             i += 4) // without a way out: compilers make it wide
             found |=
                 static_cast<uint32_t>(read_i32(words.data() + i)) - static_cast<uint32_t>(first) <
                 span;
@@ -482,6 +462,7 @@ class JumpSearch {
     std::vector<Lea> leas_;                // by place: segments are scanned in order
     std::vector<uint64_t> register_jumps_; // ascending
     uint64_t table_budget_ = kTableBudget;
+    mutable std::atomic<size_t> findings_{0};
 };
 
 } // namespace
