@@ -57,6 +57,14 @@ class PartsService : public Service {
   public:
     size_t targets() const override { return parts_.size(); }
     double calls_per_unit(size_t target) const override { return parts_[target].calls; }
+    // On one thread, one after the other.
+    void run(double end, Clockwork& clockwork) const override {
+        double now = 0;
+        for (uint64_t n = 0; now < end; ++n) {
+            for (const Part& part : parts_) now = part.run(now, n, clockwork);
+            clockwork.done(now);
+        }
+    }
 
   protected:
     PartsService(Random& random, size_t parts, double period) {
@@ -72,19 +80,12 @@ double draw_period(Random& random) {
     return random.by_ratio(40e3, 400e3);
 }
 
-// One thread, one thing after the other.
+// That, and nothing else.
 class Serial : public PartsService {
   public:
     explicit Serial(Random& random)
         : PartsService(random, random.count(2, 5), draw_period(random)) {}
     std::string kind() const override { return "serial"; }
-    void run(double end, Clockwork& clockwork) const override {
-        double now = 0;
-        for (uint64_t n = 0; now < end; ++n) {
-            for (const Part& part : parts_) now = part.run(now, n, clockwork);
-            clockwork.done(now);
-        }
-    }
 };
 
 // A leaf that is called many times a unit, beside other work.
@@ -95,13 +96,6 @@ class HotLeaf : public PartsService {
             parts_[leaf].calls = std::floor(parts_[leaf].length / random.by_ratio(1e3, 10e3)) + 1;
     }
     std::string kind() const override { return "hot leaf"; }
-    void run(double end, Clockwork& clockwork) const override {
-        double now = 0;
-        for (uint64_t n = 0; now < end; ++n) {
-            for (const Part& part : parts_) now = part.run(now, n, clockwork);
-            clockwork.done(now);
-        }
-    }
 };
 
 // The first target calls the second one now and then.

@@ -2,8 +2,6 @@
 // A session over engines that fail: each error reaches the user.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <thread>
@@ -13,6 +11,7 @@
 #include "session/session.h"
 #include "targets/parser.h"
 #include "util/clock.h"
+#include "waiting_process.h"
 
 // What the sessions slow, in processes of this program.
 extern "C" {
@@ -34,27 +33,12 @@ using engine::TreeEvent;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
+
+using test::WaitingProcess;
 using testing::IsEmpty;
 
 constexpr auto kNative = "+exe:fakes_test_first delay=1ms\n";
 constexpr auto kMixed = "+exe:fakes_test_first delay=1ms\napp:work delay=2ms\n";
-
-class Child {
-  public:
-    Child() : pid_(fork()) {
-        while (pid_ == 0) pause();
-    }
-    Child(const Child&) = delete;
-    Child& operator=(const Child&) = delete;
-    ~Child() {
-        kill(pid_, SIGKILL);
-        waitpid(pid_, nullptr, 0);
-    }
-    pid_t pid() const { return pid_; }
-
-  private:
-    pid_t pid_;
-};
 
 class SessionOverFakes : public testing::Test {
   protected:
@@ -113,7 +97,7 @@ class SessionOverFakes : public testing::Test {
     engine::FakeMappings* mappings_ = nullptr; // the session's
     engine::FakeHooks* hooks_ = nullptr;       // the session's
     std::vector<std::string> warnings_;
-    Child child_;
+    WaitingProcess child_;
 };
 
 TEST_F(SessionOverFakes, DelaysWhatItIsAskedTo) {
@@ -232,7 +216,7 @@ TEST_F(SessionOverFakes, AFileThatCannotBeWideIsNamedAndStaysNarrow) {
 TEST_F(SessionOverFakes, AnOutsiderThatMapsTheFileMakesItNarrow) {
     const auto session = attach(kNative);
     ASSERT_TRUE(soon(*session, [this] { return is_wide(); }));
-    const Child outsider;
+    const WaitingProcess outsider;
     faults_.begin("attach narrow");
     mappings_->records = {{outsider.pid(), 0, ""}};
     EXPECT_TRUE(soon(*session, [this] { return !warnings_.empty(); }));
@@ -252,7 +236,7 @@ TEST_F(SessionOverFakes, AChildThatCannotBeProbedIsNamedAndTriedAgain) {
     faults_.begin("attach wide"); // it stays narrow
     const auto session = attach(kNative);
     ASSERT_TRUE(soon(*session, [this] { return !warnings_.empty(); }));
-    const Child child;
+    const WaitingProcess child;
     tree_->exists(child.pid(), child_.pid());
     faults_.begin("attach narrow");
     tree_->happens(TreeEvent::Type::kFork, child.pid(), child_.pid());

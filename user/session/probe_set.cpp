@@ -41,11 +41,6 @@ const std::string& ProbeSet::name_of(const File& file) const {
     return targets_.all()[file.probes.front().target].container;
 }
 
-bool ProbeSet::is_wide(const FileKey& key) const {
-    const auto file = files_.find(key);
-    return file != files_.end() && file->second.wide;
-}
-
 engine::ProbeSets ProbeSet::sets_of(const FileKey& key) const {
     const auto file = files_.find(key);
     return file == files_.end() ? engine::ProbeSets{} : file->second.sets;

@@ -53,7 +53,6 @@ class ProbeSet {
 
     Result<void> widen(const process::FileKey& key);
     void narrow(const process::FileKey& key);
-    bool is_wide(const process::FileKey& key) const;
     engine::ProbeSets sets_of(const process::FileKey& key) const;
     bool has_narrow() const;
     // A process outside the tree has mapped something.
