@@ -20,7 +20,6 @@ LONG_FILES = {
     "user/inject/payload.cpp": "what runs in targets: one section, compiled in its own way",
     "user/inspect/stack_reader.cpp": "the walk of frames is to be one with bpf/stacks.bpf.c's",
     "user/process/resolver.cpp": "what one file matches wants a file of its own",
-    "user/targets/parser.cpp": "one grammar; its options want a file of their own",
 }
 LONG_FUNCTIONS = {
     ("user/inject/injector.cpp", "inject_once"): "its steps and what undoes each, in order",
