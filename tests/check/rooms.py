@@ -13,8 +13,6 @@ NO_FUNCTIONS = "if for while switch else do struct class enum namespace".split()
 
 # What is longer, and why it still is. What is short again must go from here.
 LONG_FILES = {
-    "user/elf/exits.cpp": "the search for a function's ways out, one algorithm",
-    "user/elf/symbols.cpp": "names, aliases and debug files want files of their own",
     "user/experiment/runner.cpp": "warm-up, blocks and guards want files of their own (trial, guards)",
     "user/inject/fire.cpp": "holding a thread and borrowing it want files of their own",
     "user/inject/payload.cpp": "what runs in targets: one section, compiled in its own way",
