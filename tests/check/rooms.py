@@ -17,7 +17,6 @@ LONG_FILES = {
     "user/inject/fire.cpp": "holding a thread and borrowing it want files of their own",
     "user/inject/payload.cpp": "what runs in targets: one section, compiled in its own way",
     "user/inspect/stack_reader.cpp": "the walk of frames is to be one with bpf/stacks.bpf.c's",
-    "user/process/resolver.cpp": "what one file matches wants a file of its own",
 }
 LONG_FUNCTIONS = {
     ("user/inject/injector.cpp", "inject_once"): "its steps and what undoes each, in order",
