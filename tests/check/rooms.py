@@ -14,7 +14,6 @@ NO_FUNCTIONS = "if for while switch else do struct class enum namespace".split()
 # What is longer, and why it still is. What is short again must go from here.
 LONG_FILES = {
     "user/experiment/runner.cpp": "warm-up, blocks and guards want files of their own (trial, guards)",
-    "user/inject/fire.cpp": "holding a thread and borrowing it want files of their own",
     "user/inject/payload.cpp": "what runs in targets: one section, compiled in its own way",
     "user/inspect/stack_reader.cpp": "the walk of frames is to be one with bpf/stacks.bpf.c's",
 }
