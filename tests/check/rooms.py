@@ -15,14 +15,11 @@ NO_FUNCTIONS = "if for while switch else do struct class enum namespace".split()
 LONG_FILES = {
     "user/experiment/runner.cpp": "warm-up, blocks and guards want files of their own (trial, guards)",
     "user/inject/payload.cpp": "what runs in targets: one section, compiled in its own way",
-    "user/inspect/stack_reader.cpp": "the walk of frames is to be one with bpf/stacks.bpf.c's",
 }
 LONG_FUNCTIONS = {
     ("user/inject/injector.cpp", "inject_once"): "its steps and what undoes each, in order",
     ("user/inject/needed_calls.cpp", "needed_calls"): "a table",
     ("user/inject/payload.cpp", "speedbump_payload_work"): "runs in the target: calls nothing",
-    ("user/inspect/stack_reader.cpp", "StackReader::Impl::try_thread"):
-        "the walk of frames is to be one with bpf/stacks.bpf.c's",
     ("user/process/remote_elf.cpp", "RemoteModule::load"): "to be one with ifunc.cpp's reader",
 }
 

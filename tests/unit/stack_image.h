@@ -116,7 +116,7 @@ class StackImage : public Source {
         put(code + layout.code_name, add_text(name));
         put(code + layout.code_file, add_text("app.py"));
         put<int32_t>(code + layout.code_first_line, 7);
-        const uint64_t frame = allocate(layout.frame_bytes() + 32);
+        const uint64_t frame = allocate(layout.frame_bytes + 32);
         if (layout.minor == 10) {
             put(code + layout.code_lines, add_bytes({8, 1}));
             put(code + layout.code_bytes, add_bytes(std::string(8, 'x')));

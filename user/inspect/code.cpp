@@ -5,18 +5,13 @@
 #include <cstring>
 #include <optional>
 
+#include "inspect/walk.h"
+
 namespace speedbump::inspect {
 namespace {
 
 constexpr uint64_t kMostText = 64 * 1024; // characters of a name
 constexpr uint64_t kMostLines = 4 << 20;  // bytes of a line table
-
-template <typename T>
-T load_at(const char* bytes) {
-    T value;
-    std::memcpy(&value, bytes, sizeof(value));
-    return value;
-}
 
 void append_utf8(std::string& text, uint32_t code) {
     if (code >= 0xd800 && code < 0xe000) code = 0xfffd;
@@ -130,7 +125,7 @@ Code* CodeTable::find(uint64_t address) {
 }
 
 Code* CodeTable::load(uint64_t address) {
-    std::string header(layout_.code_header_bytes(), '\0');
+    std::string header(layout_.code_header_bytes, '\0');
     if (!source_.read(address, header.data(), header.size())) return nullptr;
     if (code_type_ != 0 && load_at<uint64_t>(&header[layout_.object_type]) != code_type_)
         return nullptr;
@@ -198,30 +193,11 @@ Code* CodeTable::load(uint64_t address) {
     return (by_address_[address] = std::move(code)).get();
 }
 
-// As sb_identify_text() in bpf/stacks.bpf.c does.
-bool CodeTable::identify(sb_identity_text& text) const {
-    const auto length = source_.value<uint64_t>(text.address + layout_.text_length);
-    const auto state = source_.value<uint32_t>(text.address + layout_.text_state);
-    if (!length || !state) return false;
-    text.length = *length;
-    if (!(*state & layout_.text_ascii_bit()) || *length == 0) return true;
-    const uint64_t size = std::min<uint64_t>(*length, SB_IDENTITY_TEXT);
-    return source_.read(text.address + layout_.text_ascii_data + *length - size, text.end, size);
-}
-
 std::optional<uint64_t> CodeTable::digest_at(uint64_t address) const {
-    std::string header(layout_.code_header_bytes(), '\0');
-    if (!source_.read(address, header.data(), header.size())) return std::nullopt;
-    sb_code_identity identity{};
-    if (layout_.code_version != kNone)
-        identity.version = load_at<uint32_t>(&header[layout_.code_version]);
-    identity.first_line = load_at<uint32_t>(&header[layout_.code_first_line]);
-    identity.lines = load_at<uint64_t>(&header[layout_.code_lines]);
-    identity.name.address = load_at<uint64_t>(&header[layout_.code_name]);
-    identity.file.address = load_at<uint64_t>(&header[layout_.code_file]);
-    if (identity.version == 0 && (!identify(identity.name) || !identify(identity.file)))
-        return std::nullopt;
-    return sb_identity_digest(&identity);
+    WalkReader reader(source_);
+    __u64 digest = 0;
+    if (sb_identify(reader, &layout_, address, &digest) != 0) return std::nullopt;
+    return digest;
 }
 
 Code* CodeTable::find_identical(uint64_t address, uint64_t digest) {

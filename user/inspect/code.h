@@ -113,7 +113,6 @@ class CodeTable {
     const std::deque<Function>& functions() const { return functions_; }
 
   private:
-    bool identify(sb_identity_text& text) const;
     const Function* intern(std::string name, std::string file, int first_line);
 
     const Source& source_;

@@ -83,6 +83,38 @@ Layout from_offsets(const Offsets& o) {
     return layout;
 }
 
+uint32_t frame_bytes(const Layout& layout) {
+    uint32_t end = std::max({layout.frame_previous, layout.frame_code, layout.frame_ip}) + 8;
+    const auto reach = [&end](uint32_t offset, uint32_t size) {
+        if (offset != kNone) end = std::max(end, offset + size);
+    };
+    reach(layout.frame_owner, 1);
+    reach(layout.frame_entry, 1);
+    reach(layout.frame_generator, 8);
+    reach(layout.frame_bytecode_copy, 4);
+    return end;
+}
+
+uint32_t code_header_bytes(const Layout& layout) {
+    uint32_t end =
+        std::max({layout.code_file, layout.code_name, layout.code_lines, layout.code_first_line,
+                  layout.minor == 10 ? layout.code_bytes : layout.code_size}) +
+        8;
+    if (layout.code_version != kNone) end = std::max(end, layout.code_version + 4);
+    if (layout.code_bytecode_copies != kNone) end = std::max(end, layout.code_bytecode_copies + 8);
+    return end;
+}
+
+// What follows from where the fields are.
+Layout complete(Layout layout) {
+    layout.is_python = 1;
+    layout.ip_is_int = layout.minor == 10 ? 1 : 0;
+    layout.text_ascii_bit = 16U << layout.text_kind_shift();
+    layout.frame_bytes = frame_bytes(layout);
+    layout.code_header_bytes = code_header_bytes(layout);
+    return layout;
+}
+
 // A hostile or damaged table must not make the reader copy without bounds.
 bool is_credible(const Layout& layout) {
     auto all_below = [](uint32_t limit, std::initializer_list<uint32_t> offsets) {
@@ -120,27 +152,36 @@ Result<Layout> read_offsets(const Source& source, const process::Interpreter& in
     Layout layout = from_offsets(*offsets);
     layout.minor = interpreter.minor;
     if (!is_credible(layout)) return refuse("its debug offsets make no sense");
-    return layout;
+    return complete(layout);
 }
 
 } // namespace
 
-uint32_t Layout::frame_bytes() const {
-    uint32_t end = std::max({frame_previous, frame_code, frame_ip}) + 8;
-    if (frame_owner != kNone) end = std::max(end, frame_owner + 1);
-    if (frame_entry != kNone) end = std::max(end, frame_entry + 1);
-    if (frame_generator != kNone) end = std::max(end, frame_generator + 8);
-    if (frame_bytecode_copy != kNone) end = std::max(end, frame_bytecode_copy + 4);
-    return end;
-}
-
-uint32_t Layout::code_header_bytes() const {
-    uint32_t end = std::max({code_file, code_name, code_lines, code_first_line}) + 8;
-    end = std::max(end, (minor == 10 ? code_bytes : code_size) + 8);
-    if (code_version != kNone) end = std::max(end, code_version + 4);
-    if (code_bytecode_copies != kNone) end = std::max(end, code_bytecode_copies + 8);
-    return end;
-}
+Layout::Layout()
+    : sb_python_layout{.is_python = 0,
+                       .thread_frame = kNone,
+                       .cframe_frame = kNone,
+                       .frame_previous = kNone,
+                       .frame_code = kNone,
+                       .frame_ip = kNone,
+                       .frame_owner = kNone,
+                       .frame_entry = kNone,
+                       .frame_generator = kNone,
+                       .frame_bytecode_copy = kNone,
+                       .code_version = kNone,
+                       .code_name = kNone,
+                       .code_file = kNone,
+                       .code_lines = kNone,
+                       .code_first_line = kNone,
+                       .text_length = kNone,
+                       .text_state = kNone,
+                       .text_ascii_bit = 0,
+                       .text_ascii_data = kNone,
+                       .gil_locked = kNone,
+                       .gil_holder = kNone,
+                       .ip_is_int = 0,
+                       .frame_bytes = 0,
+                       .code_header_bytes = 0} {}
 
 Result<Layout> layout_of(const Source& source, const process::Interpreter& interpreter) {
     if (interpreter.major != 3 || interpreter.minor < 10 || interpreter.minor > 15)
@@ -161,7 +202,7 @@ Result<Layout> layout_of(const Source& source, const process::Interpreter& inter
                                   interpreter.describe() +
                                       ": debug builds before 3.13 don't say "
                                       "how their state is laid out");
-            return table(interpreter.minor);
+            return complete(table(interpreter.minor));
     }
 }
 

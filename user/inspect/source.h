@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 
@@ -14,6 +15,14 @@ namespace speedbump::inspect {
 
 using process::Piece;
 using process::piece;
+
+// A value that lies at any place.
+template <typename T>
+T load_at(const char* bytes) {
+    T value;
+    std::memcpy(&value, bytes, sizeof(value));
+    return value;
+}
 
 // The memory of a process that runs meanwhile.
 class Source {

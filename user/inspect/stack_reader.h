@@ -3,21 +3,20 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
-#include <unordered_map>
-#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "abi.h"
 #include "inspect/code.h"
 #include "inspect/layout.h"
-#include "inspect/sleep_watch.h"
 #include "inspect/source.h"
-#include "util/clock.h"
+#include "inspect/stack.h"
 #include "util/result.h"
 
 namespace speedbump::inspect {
@@ -34,35 +33,6 @@ struct ReaderOptions {
     // than it can be read needs many tries.
     std::chrono::microseconds patience{10000};
 };
-
-struct Frame {
-    const Function* function = nullptr; // lives as long as the reader
-    int line = 0;                       // 0: not known
-    // Of stacks for merging with the native one (whole_stack.h): whether C code called the
-    // interpreter for this frame, and where in the C stack that call keeps something (3.12+).
-    bool is_entry = false;
-    uint64_t c_stack = 0;
-};
-
-enum class StackFault {
-    kFine,
-    kChanging,   // each time it was read it changed meanwhile
-    kUnreadable, // points to memory that is not there
-    kCircle,     // its frames go on for ever
-    kNoCode,     // a frame runs what is no code object
-};
-
-struct ThreadStack {
-    pid_t tid = 0;
-    int64_t interpreter = 0; // its id; 0: the main one
-    StackFault fault = StackFault::kFine;
-    bool holds_gil = false;
-    bool asleep = false;       // blocked in the kernel for certain; else running or able to run
-    std::vector<Frame> frames; // innermost first; of use only without a fault
-};
-
-// Why a stack could not be read, for people.
-const char* describe(StackFault fault);
 
 // Reads the Python stacks of a running process. The process is not stopped, changed or written
 // to. Each stack that it gives was a stack of that thread at one moment between the call and the
