@@ -12,14 +12,14 @@
 
 #include "../unit/python_walk_in_c.h"
 #include "../unit/stack_image.h"
-#include "inspect/stack_reader.h"
-#include "inspect/walk.h"
 #include "mutator.h"
+#include "stacks/stack_reader.h"
+#include "stacks/walk.h"
 
 namespace {
 
 using namespace speedbump;
-using namespace speedbump::inspect;
+using namespace speedbump::stacks;
 
 struct Counts {
     size_t read = 0;

@@ -8,15 +8,15 @@
 #include <cstring>
 
 #include "../unit/stack_image.h"
-#include "engine/stack_sampler.h"
-#include "inspect/walk.h"
+#include "stacks/sampler.h"
+#include "stacks/walk.h"
 #include "util/clock.h"
 
 namespace speedbump {
 namespace {
 
 using namespace std::chrono_literals;
-using inspect::StackImage;
+using stacks::StackImage;
 
 // The image at its own addresses.
 class Mapped {
@@ -41,10 +41,10 @@ class Mapped {
 };
 
 // What the program has of this thread, which goes on running until it was sampled.
-inspect::WalkedFrames walk_in_bpf(const StackImage& image) {
-    inspect::WalkedFrames walked;
+stacks::WalkedFrames walk_in_bpf(const StackImage& image) {
+    stacks::WalkedFrames walked;
     walked.fault = SB_PYTHON_NONE;
-    auto sampler = engine::StackSampler::open(1ms);
+    auto sampler = stacks::StackSampler::open(1ms);
     if (!sampler) {
         ADD_FAILURE() << sampler.error().message;
         return walked;
@@ -52,8 +52,8 @@ inspect::WalkedFrames walk_in_bpf(const StackImage& image) {
     (*sampler)->set_thread_states(getpid(), {{gettid(), {image.thread, 0}}});
     EXPECT_TRUE((*sampler)->add_process(getpid(), &image.layout));
     bool is_sampled = false;
-    const std::function<void(const engine::RunningThread&)> take =
-        [&](const engine::RunningThread& running) {
+    const std::function<void(const stacks::RunningThread&)> take =
+        [&](const stacks::RunningThread& running) {
             if (running.head.tid != static_cast<__u32>(gettid())) return;
             is_sampled = true;
             walked.fault = running.head.python_fault;
@@ -69,9 +69,9 @@ INSTANTIATE_TEST_SUITE_P(Walk, EachVersion, testing::Values(10, 11, 12, 14));
 void expect_same(StackImage& image, uint32_t fault) {
     const Mapped mapped(image);
     ASSERT_TRUE(mapped.is_there()) << std::strerror(errno);
-    inspect::WalkedFrames outside =
-        inspect::walk_frames(inspect::ProcessSource(getpid()), image.layout, image.thread);
-    const inspect::WalkedFrames bpf = walk_in_bpf(image);
+    stacks::WalkedFrames outside =
+        stacks::walk_frames(stacks::ProcessSource(getpid()), image.layout, image.thread);
+    const stacks::WalkedFrames bpf = walk_in_bpf(image);
     EXPECT_EQ(bpf.fault, fault);
     EXPECT_EQ(outside.fault, fault);
     if (fault == SB_PYTHON_DEEP) outside.frames.resize(SB_PYTHON_FRAMES);

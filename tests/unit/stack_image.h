@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "inspect/layout.h"
-#include "inspect/source.h"
 #include "process/interpreter.h"
+#include "stacks/layout.h"
+#include "stacks/source.h"
 
-namespace speedbump::inspect {
+namespace speedbump::stacks {
 
 // The memory of a made-up process that runs Python: one thread in leaf(), called by main().
 class StackImage : public Source {
@@ -172,4 +172,4 @@ class StackImage : public Source {
     uint64_t next_ = kBase + 1024;
 };
 
-} // namespace speedbump::inspect
+} // namespace speedbump::stacks

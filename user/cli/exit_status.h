@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "lifecycle/child.h"
 #include "util/result.h"
 
 namespace speedbump::cli {
@@ -14,9 +15,9 @@ enum ExitStatus : int {
     kNothingMatched = 3,
     kNoPermission = 4,
     kHostCannot = 5,
-    kNotExecutable = 126,
-    kNoSuchProgram = 127,
-    kSignalBase = 128,
+    kNotExecutable = lifecycle::kProgramNotRunnable,
+    kNoSuchProgram = lifecycle::kProgramNotThere,
+    kSignalBase = lifecycle::kEndedBySignal,
 };
 
 constexpr ExitStatus exit_status(ErrorKind kind) {

@@ -9,9 +9,9 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/results.h"
-#include "cli/signals.h"
 #include "experiment/analysis.h"
 #include "experiment/runner.h"
+#include "lifecycle/signals.h"
 #include "report/experiment.h"
 #include "targets/parser.h"
 #include "util/clock.h"
@@ -106,7 +106,7 @@ Result<experiment::Request> complete(const ExperimentArguments& arguments) {
 Result<int> run(const ExperimentArguments& arguments) {
     auto request = complete(arguments);
     if (!request) return std::move(request).error();
-    auto signals = Signals::install();
+    auto signals = lifecycle::Signals::install();
     if (!signals) return std::move(signals).error();
     // Before the service is touched: a result that cannot be written is none.
     auto writer = ResultWriter::open(arguments.files, arguments.output);

@@ -5,11 +5,13 @@
 
 namespace speedbump::elf {
 
-Dynamic read_dynamic(const Image& image) {
+Dynamic read_dynamic(std::span<const Elf64_Dyn> entries) {
     Dynamic dynamic;
-    for (const Elf64_Dyn& entry : image.dynamic()) {
+    for (const Elf64_Dyn& entry : entries) {
         uint64_t value = entry.d_un.d_val;
         switch (entry.d_tag) {
+            case DT_NULL:
+                return dynamic;
             case DT_SYMTAB:
                 dynamic.symbols = value;
                 break;
@@ -54,6 +56,10 @@ Dynamic read_dynamic(const Image& image) {
         }
     }
     return dynamic;
+}
+
+Dynamic read_dynamic(const Image& image) {
+    return read_dynamic(image.dynamic());
 }
 
 std::string read_soname(const Image& image, const Dynamic& dynamic) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "elf/image.h"
@@ -16,6 +17,7 @@ struct Dynamic {
     std::optional<uint64_t> soname;
 };
 
+Dynamic read_dynamic(std::span<const Elf64_Dyn> entries);
 Dynamic read_dynamic(const Image& image);
 // DT_SONAME; empty when there is none, or none that can be read.
 std::string read_soname(const Image& image, const Dynamic& dynamic);

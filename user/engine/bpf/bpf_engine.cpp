@@ -59,7 +59,7 @@ struct BpfEngine::Impl {
     sb_target* targets = nullptr;
     size_t targets_size = 0;
     uint32_t own_tgid = 0;
-    std::vector<TreeEvent> events;
+    std::vector<tree::TreeEvent> events;
     const sb_counts* overflow = nullptr;
     size_t overflow_size = 0;
     uint32_t target_count = 0; // configured so far
@@ -133,7 +133,7 @@ Result<std::unique_ptr<BpfEngine>> BpfEngine::load(const Features& features) {
         [](void* context, void* data, size_t) {
             const auto* event = static_cast<const sb_event*>(data);
             auto* self = static_cast<Impl*>(context);
-            self->events.push_back({static_cast<TreeEvent::Type>(event->type), event->tgid,
+            self->events.push_back({static_cast<tree::TreeEvent::Type>(event->type), event->tgid,
                                     event->parent_tgid, static_cast<pid_t>(event->pid),
                                     event->roots, event->start_time,
                                     std::string(event->comm, strnlen(event->comm, 16))});
@@ -157,7 +157,7 @@ Result<std::unique_ptr<BpfEngine>> BpfEngine::load(const Features& features) {
     // with that our own PID as the programs see it.
     auto listed = engine->list_processes();
     if (!listed) return std::move(listed).error().with_context("list the processes");
-    for (const process::ListedProcess& process : *listed)
+    for (const tree::ListedProcess& process : *listed)
         if (process.pid == getpid()) engine->impl_->own_tgid = process.tgid;
     engine->impl_->control().loader_tgid = engine->impl_->own_tgid;
     return engine;
@@ -183,12 +183,12 @@ uint32_t BpfEngine::own_tgid() const {
     return impl_->own_tgid;
 }
 
-Result<std::vector<process::ListedProcess>> BpfEngine::list_processes() {
+Result<std::vector<tree::ListedProcess>> BpfEngine::list_processes() {
     const BpfLink link(bpf_program__attach_iter(impl_->skeleton->progs.sb_tasks, nullptr));
     if (!link) return errno_error("attach the task iterator", errno);
     const auto tasks = read_iterator<sb_task>(*link, "the task iterator");
     if (!tasks) return tasks.error();
-    std::vector<process::ListedProcess> processes;
+    std::vector<tree::ListedProcess> processes;
     for (const sb_task& task : *tasks)
         processes.push_back({task.tgid, task.parent_tgid, static_cast<pid_t>(task.pid),
                              task.start_time, task.kernel_thread != 0, task.in_cgroup != 0,
@@ -238,7 +238,7 @@ int BpfEngine::event_fd() const {
     return ring_buffer__epoll_fd(impl_->ring.get());
 }
 
-std::vector<TreeEvent> BpfEngine::drain_events() {
+std::vector<tree::TreeEvent> BpfEngine::drain_events() {
     ring_buffer__consume(impl_->ring.get());
     return std::exchange(impl_->events, {});
 }
