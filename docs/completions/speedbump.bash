@@ -92,7 +92,7 @@ _speedbump() {
                 --no-children --html $output"
             ;;
         report) options="--html $output" ;;
-        compare) options="$output" ;;
+        compare) options="--fail-if-worse --junit $output" ;;
         set | pause | resume | detach) options="--session $output" ;;
         calibrate | status) options="$output" ;;
         *) options= ;;

@@ -34,21 +34,6 @@ struct ExperimentArguments {
     OutputArguments output;
 };
 
-// "2%", "0.02".
-Result<double> parse_share(const std::string& option, const std::string& text) {
-    size_t used = 0;
-    double value = 0;
-    try {
-        value = std::stod(text, &used);
-    } catch (const std::exception&) {
-        used = 0;
-    }
-    const bool is_percent = used > 0 && text.substr(used) == "%";
-    if (used == 0 || (used != text.size() && !is_percent) || !(value > 0) || value > 1e6)
-        return make_error(ErrorKind::kUsage, option + ": '" + text + "' is no share such as 5%");
-    return is_percent ? value / 100 : value;
-}
-
 Result<void> add_positive(experiment::Request& request, const std::string& text) {
     targets::ParseOutcome outcome = targets::parse_targets(text, "--positive");
     if (!outcome.errors.empty() || outcome.file.lines.size() != 1)
