@@ -87,7 +87,7 @@ _speedbump() {
         list) options="--pid --no-python $output" ;;
         doctor) options="--pid $output" ;;
         experiment)
-            options="--pid --cgroup --progress --doses --blocks --precision --time --seed
+            options="--pid --cgroup --ab --fail-if-worse --junit --progress --doses --blocks --precision --time --seed
                 --positive --bisect --max-slowdown --max-cpu --slice --settle --no-off
                 --no-children --html $output"
             ;;

@@ -369,6 +369,27 @@ class Compare(CommandLineTest):
         self.assertIn("/nowhere/x.xml", done.stderr)
 
 
+class SideBySide(CommandLineTest):
+    def test_wrong_usage(self):
+        progress, targets = ("--progress", "native:exe:f"), self.write("a:b\n")
+        for arguments, message in (
+            (("--ab", "1", *progress), "--ab"),
+            (("--ab", "1", "1", *progress), "a process cannot be compared with itself"),
+            (("--ab", "1", "x", *progress), "'x' is not a process ID"),
+            (("--ab", "1", "2", *progress, targets), "it takes no targets file"),
+            (("--ab", "1", "2", "--doses=1us", *progress), "--doses"),
+            (("--ab", "1", "2", "--pid=3", *progress), "--pid"),
+            (("--ab", "1", "2", "--html=x", *progress), "--html"),
+            (("--ab", "1", "2"), "--progress is required"),
+            (("--ab", "1", "2", "--slice=2s", *progress), "--slice: 1ms to 1s with --ab"),
+            (("--pid", "1", *progress), "targets is required"),
+            (("--pid", "1", "--fail-if-worse=1%", *progress, targets), "--fail-if-worse"),
+        ):
+            with self.subTest(arguments):
+                done = self.call("experiment", *arguments, status=2)
+                self.assertIn(message, done.stderr)
+
+
 class Colours(CommandLineTest):
     def test_only_where_asked_for(self):
         path = self.write("+exe:work\n")

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "experiment/analysis.h"
-#include "experiment/pace.h"
 
 namespace speedbump::experiment {
 
@@ -48,12 +47,6 @@ std::vector<Stretch> undelayed(const Document& document, size_t progress,
     return result;
 }
 
-Pace percentile_of(const std::vector<Stretch>& stretches) {
-    Pace pace = pace_of(stretches);
-    pace.error = std::hypot(pace.error, kPercentileStep / std::sqrt(12.0));
-    return pace;
-}
-
 Change between(const std::string& progress, const std::string& what, const Pace& a, const Pace& b) {
     Change change;
     change.progress = progress;
@@ -72,11 +65,9 @@ void add_point(std::vector<Change>& changes, const std::string& name, const Docu
     const std::pair<const char*, nanoseconds Latency::*> percentiles[] = {
         {"p50", &Latency::p50}, {"p90", &Latency::p90}, {"p99", &Latency::p99}};
     for (const auto& [what, percentile] : percentiles) {
-        const Pace pace_a = percentile_of(undelayed(a, in_a, percentile));
-        const Pace pace_b = percentile_of(undelayed(b, in_b, percentile));
-        if (pace_a.period <= 0 || pace_b.period <= 0) continue;
-        changes.push_back(between(name, what, pace_a, pace_b));
-        changes.back().is_pace = false;
+        const auto of_a = undelayed(a, in_a, percentile), of_b = undelayed(b, in_b, percentile);
+        if (!of_a.empty() && !of_b.empty())
+            changes.push_back(percentile_change(name, what, of_a, of_b));
     }
 }
 
@@ -132,6 +123,17 @@ double times_longer(const Change& change, double limit) {
     // An interval narrower than the limit excludes the limit or no change, wherever it lies.
     const double ratio = half_width / (limit / 2);
     return std::max(1.0, ratio * ratio);
+}
+
+Change percentile_change(const std::string& progress, const std::string& what,
+                         std::span<const Stretch> a, std::span<const Stretch> b) {
+    const auto with_steps = [](Pace pace) {
+        pace.error = std::hypot(pace.error, kPercentileStep / std::sqrt(12.0));
+        return pace;
+    };
+    Change change = between(progress, what, with_steps(pace_of(a)), with_steps(pace_of(b)));
+    change.is_pace = false;
+    return change;
 }
 
 void correct(std::vector<Change>& changes) {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
 #include "experiment/document.h"
+#include "experiment/pace.h"
 #include "experiment/statistics.h"
 #include "util/result.h"
 
@@ -42,6 +44,11 @@ Judgement judge(const Changes& changes, double limit);
 
 // How many times as long would probably tell a change of the limit from none; 0: unknown.
 double times_longer(const Change& change, double limit);
+
+// Of latencies, of which a stretch has one percentile each; apart, as their steps are what limits
+// them.
+Change percentile_change(const std::string& progress, const std::string& what,
+                         std::span<const Stretch> a, std::span<const Stretch> b);
 
 // Corrects p for all of them having been looked at.
 void correct(std::vector<Change>& changes);
