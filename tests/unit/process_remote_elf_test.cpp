@@ -2,6 +2,7 @@
 // Modules of a process that lies about itself.
 #include "process/remote_elf.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <link.h>
 #include <signal.h>
@@ -10,6 +11,9 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <map>
+#include <set>
+#include <string>
 
 namespace speedbump::process {
 namespace {
@@ -55,6 +59,52 @@ TEST(RemoteElf, StatedSizesOfRelocationsTakeNoMemory) {
         kill(child, SIGKILL);
         waitpid(child, nullptr, 0);
     }
+}
+
+// What a file exports, by name, as the dynamic linker of this process has it.
+using Exports = std::map<std::string, std::set<uint64_t>>;
+Exports exports_of(const link_map& file) {
+    uint64_t symbols = 0;
+    uint64_t strings = 0;
+    for (const ElfW(Dyn)* entry = file.l_ld; entry->d_tag != DT_NULL; ++entry) {
+        if (entry->d_tag == DT_SYMTAB) symbols = entry->d_un.d_ptr;
+        if (entry->d_tag == DT_STRTAB) strings = entry->d_un.d_ptr;
+    }
+    Exports exports;
+    const auto* first = reinterpret_cast<const Elf64_Sym*>(symbols);
+    const auto* end = reinterpret_cast<const Elf64_Sym*>(strings); // which linkers put behind them
+    for (const Elf64_Sym* symbol = first; symbol + 1 <= end; ++symbol) {
+        if (symbol->st_shndx == SHN_UNDEF || symbol->st_value == 0) continue;
+        if (ELF64_ST_TYPE(symbol->st_info) == STT_TLS) continue;
+        exports[reinterpret_cast<const char*>(strings) + symbol->st_name].insert(file.l_addr +
+                                                                                 symbol->st_value);
+    }
+    return exports;
+}
+
+// The filter of libstdc++'s names is longer than what is kept of one, that of smaller ones is not.
+TEST(RemoteElf, FindsEveryNameOfItsLibrariesAndNoOther) {
+    const auto modules = load_modules(getpid());
+    ASSERT_TRUE(modules);
+    size_t names = 0;
+    for (const RemoteModule& module : *modules) {
+        if (module.soname().empty() || module.path().empty() || module.path()[0] == '[') continue;
+        void* handle = dlopen(module.soname().c_str(), RTLD_NOW | RTLD_NOLOAD);
+        ASSERT_NE(handle, nullptr) << module.soname();
+        link_map* file = nullptr;
+        ASSERT_EQ(dlinfo(handle, RTLD_DI_LINKMAP, &file), 0);
+        const Exports exports = exports_of(*file);
+        for (const auto& [name, addresses] : exports) {
+            if (name.size() >= 255) continue; // longer ones are not looked for
+            const auto found = module.find(name);
+            ASSERT_TRUE(found) << module.soname() << " " << name;
+            EXPECT_TRUE(addresses.contains(*found)) << module.soname() << " " << name;
+            EXPECT_EQ(module.find(name + "x").has_value(), exports.contains(name + "x")) << name;
+        }
+        names += exports.size();
+        dlclose(handle);
+    }
+    EXPECT_GT(names, 5000u);
 }
 
 } // namespace

@@ -55,21 +55,28 @@ bool RemoteModule::load(const std::vector<Mapping>& mappings, size_t first, size
         if (mappings[i].executable) code_.push_back({mappings[i].start, mappings[i].end});
     if (code_.empty() || head.file_offset != 0) return false;
 
-    auto header = memory_.value<Elf64_Ehdr>(start_);
-    if (!header || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 ||
-        header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_phentsize != sizeof(Elf64_Phdr) ||
-        header->e_phnum > 256)
+    // Both lie in the first page nearly always.
+    std::array<std::byte, kPageSize> page;
+    const size_t got = memory_.read_some(start_, page.data(), page.size());
+    Elf64_Ehdr header;
+    if (got < sizeof(header)) return false;
+    std::memcpy(&header, page.data(), sizeof(header));
+    if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
+        header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_phentsize != sizeof(Elf64_Phdr) ||
+        header.e_phnum > 256)
         return false;
-    std::vector<Elf64_Phdr> segments(header->e_phnum);
-    if (!memory_.read(start_ + header->e_phoff, segments.data(),
-                      segments.size() * sizeof(Elf64_Phdr)))
+    std::vector<Elf64_Phdr> segments(header.e_phnum);
+    const size_t size = segments.size() * sizeof(Elf64_Phdr);
+    if (header.e_phoff <= got && size <= got - header.e_phoff)
+        std::memcpy(segments.data(), page.data() + header.e_phoff, size);
+    else if (!memory_.read(start_ + header.e_phoff, segments.data(), size))
         return false;
 
     auto first_load = std::find_if(segments.begin(), segments.end(),
                                    [](const Elf64_Phdr& s) { return s.p_type == PT_LOAD; });
     if (first_load == segments.end()) return false;
     bias_ = start_ - (first_load->p_vaddr - first_load->p_offset);
-    is_executable_ = header->e_type == ET_EXEC;
+    is_executable_ = header.e_type == ET_EXEC;
     uint64_t dynamic = 0;
     uint64_t dynamic_size = 0;
     for (const Elf64_Phdr& segment : segments) {
@@ -90,6 +97,7 @@ bool RemoteModule::load(const std::vector<Mapping>& mappings, size_t first, size
     size_t bytes = memory_.read_some(dynamic, entries.data(), entries.size() * sizeof(Elf64_Dyn));
     entries.resize(bytes / sizeof(Elf64_Dyn));
     uint64_t soname = 0;
+    uint64_t gnu_hash = 0;
     Range rela;
     Range jmprel;
     for (const Elf64_Dyn& entry : entries) {
@@ -102,7 +110,7 @@ bool RemoteModule::load(const std::vector<Mapping>& mappings, size_t first, size
                 strings_ = pointer(entry.d_un.d_ptr);
                 break;
             case DT_GNU_HASH:
-                gnu_hash_ = pointer(entry.d_un.d_ptr);
+                gnu_hash = pointer(entry.d_un.d_ptr);
                 break;
             case DT_HASH:
                 sysv_hash_ = pointer(entry.d_un.d_ptr);
@@ -126,6 +134,7 @@ bool RemoteModule::load(const std::vector<Mapping>& mappings, size_t first, size
                 break;
         }
     }
+    if (gnu_hash != 0) gnu_hash_ = read_gnu_hash(gnu_hash);
     for (Range range : {jmprel, rela})
         if (range.start != 0) relocations_.push_back({range.start, range.start + range.end});
     if (soname != 0 && strings_ != 0) {
@@ -148,33 +157,61 @@ bool RemoteModule::is_named(uint64_t symbol_index, std::string_view name, uint64
     return true;
 }
 
+std::optional<RemoteModule::GnuHash> RemoteModule::read_gnu_hash(uint64_t address) const {
+    struct Header {
+        uint32_t buckets, first_symbol, filter_words, filter_shift;
+    };
+    std::array<std::byte, kPageSize> bytes;
+    const size_t got = memory_.read_some(address, bytes.data(), bytes.size());
+    Header header;
+    if (got < sizeof(header)) return std::nullopt;
+    std::memcpy(&header, bytes.data(), sizeof(header));
+    if (header.buckets == 0 || header.filter_words == 0) return std::nullopt;
+    GnuHash table;
+    table.bucket_count = header.buckets;
+    table.first_symbol = header.first_symbol;
+    table.filter_words = header.filter_words;
+    table.filter_shift = header.filter_shift % 32;
+    table.filter = address + sizeof(header);
+    table.buckets = table.filter + uint64_t{header.filter_words} * sizeof(uint64_t);
+    table.chains = table.buckets + uint64_t{header.buckets} * sizeof(uint32_t);
+    if (table.buckets - address <= got) {
+        table.kept_filter.resize(header.filter_words);
+        std::memcpy(table.kept_filter.data(), bytes.data() + sizeof(header),
+                    table.buckets - table.filter);
+    }
+    return table;
+}
+
 std::optional<uint64_t> RemoteModule::find(std::string_view name) const {
     if (symbols_ == 0 || strings_ == 0 || name.size() >= kMaxSymbolName) return std::nullopt;
+    return gnu_hash_ ? find_gnu(*gnu_hash_, name) : find_sysv(name);
+}
+
+bool RemoteModule::may_define(const GnuHash& table, uint32_t hash) const {
+    const uint64_t at = hash / 64 % table.filter_words;
+    const auto word = table.kept_filter.empty()
+                          ? memory_.value<uint64_t>(table.filter + at * sizeof(uint64_t))
+                          : std::optional(table.kept_filter[at]);
+    return word && (*word >> (hash % 64) & 1) && (*word >> ((hash >> table.filter_shift) % 64) & 1);
+}
+
+std::optional<uint64_t> RemoteModule::find_gnu(const GnuHash& table, std::string_view name) const {
+    const uint32_t hash = gnu_hash(name);
+    if (!may_define(table, hash)) return std::nullopt;
+    auto index = memory_.value<uint32_t>(table.buckets + uint64_t{hash % table.bucket_count} * 4);
+    if (!index || *index < table.first_symbol) return std::nullopt;
     uint64_t address = 0;
-    if (gnu_hash_ != 0) {
-        struct Header {
-            uint32_t buckets, first_symbol, bloom_words, bloom_shift;
-        };
-        auto header = memory_.value<Header>(gnu_hash_);
-        if (!header || header->buckets == 0 || header->bloom_words == 0) return std::nullopt;
-        uint32_t hash = gnu_hash(name);
-        uint64_t bloom = gnu_hash_ + sizeof(Header);
-        auto word = memory_.value<uint64_t>(bloom + (hash / 64 % header->bloom_words) * 8);
-        if (!word || !(*word >> (hash % 64) & 1) ||
-            !(*word >> ((hash >> (header->bloom_shift % 32)) % 64) & 1))
-            return std::nullopt;
-        uint64_t buckets = bloom + uint64_t{header->bloom_words} * 8;
-        uint64_t chains = buckets + uint64_t{header->buckets} * 4;
-        auto index = memory_.value<uint32_t>(buckets + uint64_t{hash % header->buckets} * 4);
-        if (!index || *index < header->first_symbol) return std::nullopt;
-        for (uint32_t i = *index, steps = 0; steps < kMaxChain; ++i, ++steps) {
-            auto chain = memory_.value<uint32_t>(chains + uint64_t{i - header->first_symbol} * 4);
-            if (!chain) return std::nullopt;
-            if ((*chain | 1) == (hash | 1) && is_named(i, name, &address)) return address;
-            if (*chain & 1) break;
-        }
-        return std::nullopt;
+    for (uint32_t i = *index, steps = 0; steps < kMaxChain; ++i, ++steps) {
+        auto chain = memory_.value<uint32_t>(table.chains + uint64_t{i - table.first_symbol} * 4);
+        if (!chain) return std::nullopt;
+        if ((*chain | 1) == (hash | 1) && is_named(i, name, &address)) return address;
+        if (*chain & 1) break;
     }
+    return std::nullopt;
+}
+
+std::optional<uint64_t> RemoteModule::find_sysv(std::string_view name) const {
     if (sysv_hash_ == 0) return std::nullopt;
     struct Header {
         uint32_t buckets, chains;
@@ -184,6 +221,7 @@ std::optional<uint64_t> RemoteModule::find(std::string_view name) const {
     uint64_t buckets = sysv_hash_ + sizeof(Header);
     uint64_t chains = buckets + uint64_t{header->buckets} * 4;
     auto index = memory_.value<uint32_t>(buckets + uint64_t{sysv_hash(name) % header->buckets} * 4);
+    uint64_t address = 0;
     for (uint32_t steps = 0; index && *index != 0 && steps < kMaxChain; ++steps) {
         if (*index >= header->chains) break;
         if (is_named(*index, name, &address)) return address;

@@ -43,10 +43,27 @@ class RemoteModule {
     std::optional<std::string> symbol_of_slot(uint64_t slot) const;
 
   private:
+    // The table of DT_GNU_HASH. Most modules do not define most names: a filter that is short is
+    // kept, and says so without another look at the process.
+    struct GnuHash {
+        uint32_t bucket_count = 0;
+        uint32_t first_symbol = 0;
+        uint32_t filter_words = 0;
+        uint32_t filter_shift = 0;
+        std::vector<uint64_t> kept_filter; // empty: too long
+        uint64_t filter = 0;
+        uint64_t buckets = 0;
+        uint64_t chains = 0;
+    };
+
     friend Result<std::vector<RemoteModule>> load_modules(pid_t pid);
     explicit RemoteModule(RemoteMemory memory) : memory_(memory) {}
     bool load(const std::vector<Mapping>& mappings, size_t first, size_t last);
     uint64_t pointer(uint64_t value) const;
+    std::optional<GnuHash> read_gnu_hash(uint64_t address) const;
+    bool may_define(const GnuHash& table, uint32_t hash) const;
+    std::optional<uint64_t> find_gnu(const GnuHash& table, std::string_view name) const;
+    std::optional<uint64_t> find_sysv(std::string_view name) const;
     bool is_named(uint64_t symbol_index, std::string_view name, uint64_t* address) const;
     std::optional<std::string> symbol_at(const Elf64_Rela& entry) const;
 
@@ -60,7 +77,7 @@ class RemoteModule {
     std::vector<Range> padding_;
     uint64_t symbols_ = 0;
     uint64_t strings_ = 0;
-    uint64_t gnu_hash_ = 0;
+    std::optional<GnuHash> gnu_hash_;
     uint64_t sysv_hash_ = 0;
     std::vector<Range> relocations_; // DT_RELA and DT_JMPREL
 };

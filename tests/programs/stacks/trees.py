@@ -3,8 +3,8 @@
 
     trees.py MODE
 
-Prints "ready" when it runs. stack_check knows which stacks each mode can have: function names say
-where they belong ("a1" calls nothing but "a2", ...).
+Prints "ready" when its trees begin. stack_check knows which stacks each mode can have: function
+names say where they belong ("a1" calls nothing but "a2", ...).
 """
 
 import sys
@@ -32,6 +32,7 @@ def alternating():
     def b1():
         b2()
 
+    print("ready", flush=True)  # here, so that it is no frame of a tree
     while True:
         a1()
         b1()
@@ -58,6 +59,7 @@ def shared():
     def b1():
         helper(b_leaf)
 
+    print("ready", flush=True)
     while True:
         a1()
         b1()
@@ -94,6 +96,7 @@ def generators():
     def b1():
         next(b)
 
+    print("ready", flush=True)
     while True:
         a1()
         b1()
@@ -123,6 +126,7 @@ def recursion():
         for _ in range(20000):
             pass
 
+    print("ready", flush=True)
     while True:
         a_down(1000)
         b_down(1000)
@@ -139,6 +143,7 @@ def {0}_{1}():
 {0}_{1}()
 """
     texts = [(name, number) for number in range(64) for name in "ab"]
+    print("ready", flush=True)
     while True:
         for name, number in texts:
             exec(compile(source.format(name, number), f"<{name}{number}>", "exec"), {})
@@ -161,6 +166,7 @@ def b1(): b_leaf()
         space,
     )
     a1, b1 = space["a1"], space["b1"]
+    print("ready", flush=True)
     while True:
         a1()
         b1()
@@ -235,7 +241,4 @@ def zoo():
 
 
 if __name__ == "__main__":
-    mode = sys.argv[1]
-    if mode not in ("threads", "zoo"):
-        print("ready", flush=True)
-    globals()[mode]()
+    globals()[sys.argv[1]]()
