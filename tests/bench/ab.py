@@ -60,14 +60,14 @@ def main() -> None:
                 if one["what"] == what:
                     row += [100 * one["change"][key] for key in ("value", "low", "high")]
         pace = document["changes"][0]
-        is_called = pace["judgement"] == "worse"
+        is_called = document["judgement"] == "worse"
         covered += pace["change"]["low"] <= truth <= pace["change"]["high"]
         worse += truth >= 0.01
         found += truth >= 0.01 and is_called
         none += truth == 0
         false += truth == 0 and is_called
         print(f"{row[0]:6.2f} " + " ".join(f"{value:7.2f}" for value in row[1:]) +
-              f"  {pace['judgement']}", flush=True)
+              f"  {document['judgement']}", flush=True)
     print(f"found {found} of {worse}; false {false} of {none}; {covered} of {pairs} intervals hold")
 
 
