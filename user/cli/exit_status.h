@@ -14,6 +14,8 @@ enum ExitStatus : int {
     kNothingMatched = 3,
     kNoPermission = 4,
     kHostCannot = 5,
+    kWorse = 6,   // --fail-if-worse: it is
+    kNotTold = 7, // --fail-if-worse: what was measured does not tell
     kNotExecutable = 126,
     kNoSuchProgram = 127,
     kSignalBase = 128,
