@@ -4,14 +4,15 @@
 # machine.
 #
 #   scripts/bench.sh [PART]...   cost error outsider syscall attach tree newborn family
-#                               python inject experiment services inspect; default: all
+#                               python inject experiment ab services inspect; default: all
 #   scripts/bench.sh stacks      how many stacks are wrong, of a million of each program and Python
 #   scripts/bench.sh coverage    how often the model of experiments is right, of 4,000 simulated services
+#                               AB_PAIRS=200 scripts/bench.sh ab: as many live pairs, a minute each
 #   scripts/bench.sh module      the kernel module beside BPF and a trace event, in virtual machines
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-default=(cost error outsider syscall attach tree newborn family python inject experiment services inspect)
+default=(cost error outsider syscall attach tree newborn family python inject experiment ab services inspect)
 parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=("${default[@]}")
 for part in "${parts[@]}"; do
@@ -45,6 +46,10 @@ for part in "${parts[@]}"; do
         done
         ;;
     experiment) python3 tests/bench/experiment.py build/speedbump build/programs ;;
+    ab)
+        build/tests/simulated/pairs 4000
+        python3 tests/bench/ab.py build/speedbump build/programs "${AB_PAIRS:-10}"
+        ;;
     services) python3 tests/bench/experiment_services.py build/speedbump build/bench-services ;;
     inspect)
         scripts/sid-root.sh >&2

@@ -87,12 +87,12 @@ _speedbump() {
         list) options="--pid --no-python $output" ;;
         doctor) options="--pid $output" ;;
         experiment)
-            options="--pid --cgroup --progress --doses --blocks --precision --time --seed
+            options="--pid --cgroup --ab --fail-if-worse --junit --progress --doses --blocks --precision --time --seed
                 --positive --bisect --max-slowdown --max-cpu --slice --settle --no-off
                 --no-children --html $output"
             ;;
         report) options="--html $output" ;;
-        compare) options="$output" ;;
+        compare) options="--fail-if-worse --junit $output" ;;
         set | pause | resume | detach) options="--session $output" ;;
         calibrate | status) options="$output" ;;
         *) options= ;;

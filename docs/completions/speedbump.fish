@@ -76,6 +76,12 @@ complete -c speedbump -n $experiment -l settle -x -d 'time left out after each c
 complete -c speedbump -n $experiment -l no-off -d 'never take the probes out'
 complete -c speedbump -n $experiment -l no-children -d 'leave the descendants alone'
 
+complete -c speedbump -n $experiment -l ab -x -d 'compare two processes'
+
+set -l compare '__fish_seen_subcommand_from compare experiment'
+complete -c speedbump -n $compare -l fail-if-worse -x -d 'a status of its own when b takes longer by that'
+complete -c speedbump -n $compare -l junit -r -d 'write what is judged as JUnit XML'
+
 set -l discover '__fish_seen_subcommand_from discover'
 complete -c speedbump -n $discover -l no-children -d 'leave the descendants alone'
 complete -c speedbump -n $discover -l for -x -d 'how long to look'

@@ -3,7 +3,9 @@
 
 import json
 import os
+import random
 import subprocess
+import xml.etree.ElementTree
 
 from harness import SLOWEE, CommandLineTest, main
 
@@ -276,6 +278,116 @@ class Doctor(CommandLineTest):
         self.assertRegex(
             self.call("doctor", "--pid", slowee.pid).stdout, r"ok +process \d+ +cli_slowee"
         )
+
+
+class Compare(CommandLineTest):
+    """The gate, on documents as `experiment -o` writes them."""
+
+    PROGRESS = "native:exe:f<int>"
+
+    def document(self, period, seed, noise=0.002, **other):
+        """An experiment of 40 blocks on a service that takes `period` ns a unit."""
+        chance = random.Random(seed)
+        blocks = []
+        for block in range(40):
+            slices = []
+            for arm in ("probe", "sham", "dose"):
+                took = period * (1 + chance.gauss(0, noise)) + (10_000 if arm == "dose" else 0)
+                units = int(200e6 / took)
+                slices.append({
+                    "arm": arm, "start_ns": (3 * block + len(slices)) * 200_000_000,
+                    "length_ns": 200_000_000, "waited_ns": 0, "progress": [units],
+                    "progress_ns": [200_000_000], "calls": [units],
+                    **({"target": 0, "delay_ns": 10_000, "injected_ns": 10_000 * units}
+                       if arm == "dose" else {}),
+                })
+            blocks.append({"confirms": False, "slices": slices})
+        return self.write(json.dumps({
+            "schema": "speedbump/experiment/1", "version": "0", "host": "alpha", "kernel": "6.1",
+            "machine": "x86_64", "started_unix_ns": 0, "seed": seed, "progress": [self.PROGRESS],
+            "settings": {"slice_ns": 200_000_000, "settle_ns": 0, "precision": 0.05,
+                         "max_slowdown": 0.5, "max_cpu": 1},
+            "targets": [{"name": "+exe:f", "role": "target", "functions": ["f"],
+                         "function_count": 1, "doses_ns": [10_000], "notes": []}],
+            "blocks": blocks, "warnings": [], "tool_cpu": 0, "stopped": "blocks", "complete": True,
+            **other,
+        }), f"{seed}.json")
+
+    def judged(self, b, status, limit="1%"):
+        """What the gate says of b against a service of 100 us: text, JSON and JUnit."""
+        a, junit = self.document(100e3, 1), os.path.join(self.folder.name, "junit.xml")
+        done = self.call("compare", "--fail-if-worse", limit, "--junit", junit, a, b, status=status)
+        again = self.call("compare", "--json", "--fail-if-worse", limit, a, b, status=status)
+        return done.stdout, json.loads(again.stdout), xml.etree.ElementTree.parse(junit).getroot()
+
+    def test_worse(self):
+        text, document, junit = self.judged(self.document(103e3, 2), 6)
+        self.assertRegex(text, r"f<int>: time per unit is worse by [23]\.\d\d% \(95%: .* 1% is allowed")
+        self.assertEqual(document["judgement"], "worse")
+        self.assertEqual(document["changes"][0]["judgement"], "worse")
+        change = document["changes"][0]["change"]
+        self.assertTrue(change["low"] < 0.03 < change["high"], change)
+        case, = junit.iter("testcase")
+        self.assertEqual(case.get("name"), self.PROGRESS + ": time per unit")
+        self.assertIn("is worse by", case.find("failure").get("message"))
+        self.assertEqual((junit.get("tests"), junit.get("failures")), ("1", "1"))
+
+    def test_not_worse(self):
+        for period, limit in ((100e3, "1%"), (97e3, "1%"), (103e3, "5%"), (103e3, "0.05")):
+            with self.subTest((period, limit)):
+                text, document, junit = self.judged(self.document(period, 2), 0, limit)
+                self.assertIn("not worse: b does not take", text)
+                self.assertEqual(document["judgement"], "not worse")
+                self.assertIsNone(junit.find(".//failure"))
+                self.assertIsNone(junit.find(".//skipped"))
+
+    def test_not_told(self):
+        text, document, junit = self.judged(self.document(101e3, 2, noise=0.2), 7)
+        self.assertRegex(text, "cannot be told: .* as long would tell")
+        self.assertEqual(document["judgement"], "not told")
+        self.assertIn("cannot be told", junit.find(".//skipped").get("message"))
+        cut = self.document(103e3, 3, complete=False, stopped="the processes ended")
+        text, document, _ = self.judged(cut, 7)
+        self.assertIn("doubt: b was cut short: the processes ended", text)
+        self.assertEqual(document["doubts"], ["b was cut short: the processes ended"])
+
+    def test_without_a_limit(self):
+        a, b = self.document(100e3, 1), self.document(103e3, 2)
+        done = self.call("compare", a, b, status=0)
+        self.assertRegex(done.stdout, r"time per unit +100 us +103 us +\+\d\.\d\d%")
+        document = json.loads(self.call("compare", "--json", a, b, status=0).stdout)
+        self.assertNotIn("judgement", document)
+
+    def test_wrong_usage(self):
+        a = self.document(100e3, 1)
+        for limit in ("1x", "-1%", "0", "%"):
+            done = self.call("compare", f"--fail-if-worse={limit}", a, a, status=2)
+            self.assertIn("--fail-if-worse", done.stderr)
+        done = self.call("compare", "--junit", "x.xml", a, a, status=2)
+        self.assertIn("--fail-if-worse", done.stderr)
+        done = self.call("compare", "--fail-if-worse=1%", "--junit=/nowhere/x.xml", a, a, status=1)
+        self.assertIn("/nowhere/x.xml", done.stderr)
+
+
+class SideBySide(CommandLineTest):
+    def test_wrong_usage(self):
+        progress, targets = ("--progress", "native:exe:f"), self.write("a:b\n")
+        for arguments, message in (
+            (("--ab", "1", *progress), "--ab"),
+            (("--ab", "1", "1", *progress), "a process cannot be compared with itself"),
+            (("--ab", "1", "x", *progress), "'x' is not a process ID"),
+            (("--ab", "1", "2", *progress, targets), "it takes no targets file"),
+            (("--ab", "1", "2", "--doses=1us", *progress), "--doses"),
+            (("--ab", "1", "2", "--pid=3", *progress), "--pid"),
+            (("--ab", "1", "2", "--html=x", *progress), "--html"),
+            (("--ab", "1", "2"), "--progress is required"),
+            (("--ab", "1", "2", "--slice=2s", *progress), "--slice: 1ms to 1s with --ab"),
+            (("--pid", "1", *progress), "targets is required"),
+            (("--pid", "1", "--fail-if-worse=1%", *progress, targets), "--fail-if-worse"),
+        ):
+            with self.subTest(arguments):
+                done = self.call("experiment", *arguments, status=2)
+                self.assertIn(message, done.stderr)
 
 
 class Colours(CommandLineTest):

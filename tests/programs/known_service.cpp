@@ -15,6 +15,7 @@
 //             bottleneck, k = 1; first is hidden by what it takes less, then k = 1
 //   convoy    locked (300) holds a lock now and then; who finds it taken waits four times as long
 //             as the holder, and has less time left for its units: k is 5.3 per injected ns
+//   counted   a loop of so many (loops=50000) steps a unit: costs CPU time, however long that takes
 //   paths     both (100) is called twice a unit, from two places: k = 1 per injected ns
 #include <sched.h>
 #include <time.h>
@@ -206,12 +207,24 @@ namespace {
     }
 }
 
+[[noreturn]] void counted() {
+    const long steps = time_of("loops", 50000);
+    uint64_t value = 1;
+    for (;;) {
+        for (long step = 0; step < steps; ++step) {
+            value = value * 6364136223846793005u + 1442695040888963407u;
+            asm volatile("" : "+r"(value)); // each step waits for the one before
+        }
+        unit_done();
+    }
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
-    const std::map<std::string, void (*)()> kinds = {{"serial", serial},     {"slack", slack},
-                                                     {"apart", apart},       {"convoy", convoy},
-                                                     {"pipeline", pipeline}, {"paths", paths}};
+    const std::map<std::string, void (*)()> kinds = {
+        {"serial", serial},     {"slack", slack}, {"apart", apart},    {"convoy", convoy},
+        {"pipeline", pipeline}, {"paths", paths}, {"counted", counted}};
     const auto kind = argc > 1 ? kinds.find(argv[1]) : kinds.end();
     if (kind == kinds.end()) {
         std::fprintf(stderr, "usage: known_service KIND [NAME=US]...\n");

@@ -24,7 +24,7 @@ with open(sys.argv[1], "r+b") as file:
     shared = mmap.mmap(file.fileno(), slots * 16)
 def work(): pass
 def serve(slot):
-    end = time.monotonic() + random.uniform(1, 4)
+    end = time.monotonic() + random.uniform(8, 12)
     while time.monotonic() < end:
         begin = time.monotonic_ns()
         work()
@@ -73,7 +73,7 @@ def test_workers_forked_at_the_moment_of_the_attach() -> None:
     path.write_bytes(bytes(64 * 16))
     for attach in range(6):
         master = start(FORKING, str(path), "0.003")
-        wait_for(lambda: len(children(master.pid)) >= 8, 20, "workers")
+        wait_for(lambda: len(children(master.pid)) >= 4, 20, "workers")  # of 16
         with open(path, "r+b") as file, mmap.mmap(file.fileno(), 64 * 16) as shared:
             def unslowed() -> list[int]:
                 living = set(children(master.pid))
@@ -82,12 +82,14 @@ def test_workers_forked_at_the_moment_of_the_attach() -> None:
                 return [pid for pid, took in rows.items() if pid in living and took < DELAY]
 
             with Session(f"*:work delay={DELAY}ns\n", pid=master.pid) as session:
+                # One that was missed stays so for its 8 s or more; how soon the others are slowed
+                # is a matter of the host.
                 seen: dict[int, float] = {}  # since when it has been seen unslowed
-                end = time.monotonic() + 3
-                while time.monotonic() < end:
+                end = time.monotonic() + 2
+                while seen or time.monotonic() < end:
                     now = time.monotonic()
                     seen = {pid: seen.get(pid, now) for pid in unslowed()}
-                    late = {pid: now - since for pid, since in seen.items() if now - since > 1}
+                    late = {pid: now - since for pid, since in seen.items() if now - since > 6}
                     assert not late, f"attach {attach}: workers unslowed for long: {late}"
                     time.sleep(0.01)
                 session.stop()

@@ -4,6 +4,7 @@
 #include <memory>
 #include <random>
 
+#include "cli/ab.h"
 #include "cli/command.h"
 #include "cli/exit_status.h"
 #include "cli/options.h"
@@ -24,6 +25,8 @@ namespace {
 struct ExperimentArguments {
     experiment::Request request;
     std::string targets_path;
+    std::vector<pid_t> ab;
+    GateArguments gate;
     std::vector<std::string> progress;
     std::vector<std::string> positive;
     std::vector<std::string> doses;
@@ -33,21 +36,6 @@ struct ExperimentArguments {
     ResultFiles files;
     OutputArguments output;
 };
-
-// "2%", "0.02".
-Result<double> parse_share(const std::string& option, const std::string& text) {
-    size_t used = 0;
-    double value = 0;
-    try {
-        value = std::stod(text, &used);
-    } catch (const std::exception&) {
-        used = 0;
-    }
-    const bool is_percent = used > 0 && text.substr(used) == "%";
-    if (used == 0 || (used != text.size() && !is_percent) || !(value > 0) || value > 1e6)
-        return make_error(ErrorKind::kUsage, option + ": '" + text + "' is no share such as 5%");
-    return is_percent ? value / 100 : value;
-}
 
 Result<void> add_positive(experiment::Request& request, const std::string& text) {
     targets::ParseOutcome outcome = targets::parse_targets(text, "--positive");
@@ -59,18 +47,62 @@ Result<void> add_positive(experiment::Request& request, const std::string& text)
     return {};
 }
 
+Result<std::vector<experiment::ProgressSpec>> parse_all(const std::vector<std::string>& progress) {
+    std::vector<experiment::ProgressSpec> specs;
+    for (const std::string& text : progress) {
+        auto spec = experiment::parse_progress(text);
+        if (!spec) return std::move(spec).error();
+        specs.push_back(std::move(*spec));
+    }
+    return specs;
+}
+
+Result<AbArguments> complete_ab(const ExperimentArguments& arguments) {
+    AbArguments ab;
+    if (!arguments.targets_path.empty())
+        return make_error(ErrorKind::kUsage, "--ab slows nothing: it takes no targets file");
+    if (arguments.ab[0] == arguments.ab[1])
+        return make_error(ErrorKind::kUsage, "--ab: a process cannot be compared with itself");
+    ab.request.pids = {arguments.ab[0], arguments.ab[1]};
+    ab.request.follow_children = arguments.request.session.follow_children;
+    auto progress = parse_all(arguments.progress);
+    if (!progress) return std::move(progress).error();
+    ab.request.progress = std::move(*progress);
+    if (arguments.precision) {
+        const auto share = parse_share("--precision", *arguments.precision);
+        if (!share) return share.error();
+        ab.request.precision = *share;
+    }
+    if (arguments.time)
+        ab.request.time = *arguments.time;
+    else // until it is precise, but not for ever
+        ab.request.time = arguments.precision ? std::chrono::minutes(10) : std::chrono::minutes(1);
+    if (arguments.slice) ab.request.slice = *arguments.slice;
+    if (ab.request.slice < std::chrono::milliseconds(1) ||
+        ab.request.slice > std::chrono::seconds(1))
+        return make_error(ErrorKind::kUsage, "--slice: 1ms to 1s with --ab");
+    ab.gate = arguments.gate;
+    ab.files = arguments.files;
+    ab.output = arguments.output;
+    return ab;
+}
+
 Result<experiment::Request> complete(const ExperimentArguments& arguments) {
     experiment::Request request = arguments.request;
+    if (arguments.targets_path.empty())
+        return make_error(ErrorKind::kUsage, "targets is required")
+            .with_hint("speedbump experiment --help");
+    if (arguments.gate.limit)
+        return make_error(ErrorKind::kUsage,
+                          "--fail-if-worse is for --ab, and for `compare` of two results");
     auto file = targets::load_targets(arguments.targets_path);
     if (!file) return std::move(file).error();
     request.file = std::move(*file);
     for (const std::string& text : arguments.positive)
         if (auto added = add_positive(request, text); !added) return std::move(added).error();
-    for (const std::string& text : arguments.progress) {
-        auto spec = experiment::parse_progress(text);
-        if (!spec) return std::move(spec).error();
-        request.progress.push_back(std::move(*spec));
-    }
+    auto progress = parse_all(arguments.progress);
+    if (!progress) return std::move(progress).error();
+    request.progress = std::move(*progress);
     for (const std::string& text : arguments.doses) {
         const auto dose = targets::parse_duration(text);
         if (!dose || dose->count() == 0 || *dose > targets::kMaxDelay)
@@ -104,6 +136,11 @@ Result<experiment::Request> complete(const ExperimentArguments& arguments) {
 }
 
 Result<int> run(const ExperimentArguments& arguments) {
+    if (!arguments.ab.empty()) {
+        const auto ab = complete_ab(arguments);
+        if (!ab) return ab.error();
+        return run_ab(*ab);
+    }
     auto request = complete(arguments);
     if (!request) return std::move(request).error();
     auto signals = lifecycle::Signals::install();
@@ -146,6 +183,24 @@ Result<int> run(const ExperimentArguments& arguments) {
     return writer->write(*document);
 }
 
+void add_ab(CLI::App& places, ExperimentArguments& arguments) {
+    places
+        .add_option("--ab", arguments.ab,
+                    "two processes, of two builds under the same load: whose units take longer")
+        ->type_name("PID_A PID_B")
+        ->expected(2)
+        ->check(process_id());
+}
+
+// What has no meaning where nothing is slowed.
+void limit_ab(CLI::App& command) {
+    CLI::Option* ab = command.get_option("--ab");
+    for (const char* other :
+         {"--pid", "--cgroup", "--doses", "--blocks", "--seed", "--positive", "--bisect",
+          "--max-slowdown", "--max-cpu", "--settle", "--no-off", "--html"})
+        ab->excludes(command.get_option(other));
+}
+
 } // namespace
 
 void add_experiment(CLI::App& app, Action& action) {
@@ -157,10 +212,12 @@ void add_experiment(CLI::App& app, Action& action) {
     add_pids(*places, request.session.pids);
     places->add_option("--cgroup", request.session.cgroup, "all processes of a cgroup (v2)")
         ->type_name("PATH");
+    add_ab(*places, *arguments);
     places->require_option(1, 0);
-    command->add_option("targets", arguments->targets_path, "targets file; each line is a target")
-        ->type_name("TARGETS")
-        ->required();
+    command
+        ->add_option("targets", arguments->targets_path,
+                     "targets file; each line is a target (not with --ab)")
+        ->type_name("TARGETS");
     command
         ->add_option("--progress", arguments->progress,
                      "what throughput means; may be repeated, the first ranks:\n"
@@ -206,13 +263,16 @@ void add_experiment(CLI::App& app, Action& action) {
     command->add_flag("!--no-off", request.off_arm, "never take the probes out in between");
     command->add_flag("!--no-children", request.session.follow_children,
                       "leave the descendants of the processes alone");
+    add_gate_options(*command, arguments->gate);
     add_result_options(*command, arguments->files, arguments->output);
+    limit_ab(*command);
     command->footer(
         "Examples:\n"
         "  speedbump experiment --pid $(pidof redis-server) --progress "
         "native:exe:processCommand targets.txt\n"
         "  speedbump experiment -p 12 --progress python:app:handle --precision 2% -o r.json "
         "--html r.html targets.txt\n"
+        "  speedbump experiment --ab 12 34 --progress native:exe:handle --fail-if-worse 1%\n"
         "The exit status is 1 when a control failed or the experiment could not be finished.");
     command->final_callback(
         [arguments, &action] { action = [arguments] { return run(*arguments); }; });

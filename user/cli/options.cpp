@@ -53,6 +53,20 @@ std::optional<double> number(const std::string& text) {
 
 } // namespace
 
+Result<double> parse_share(const std::string& option, const std::string& text) {
+    size_t used = 0;
+    double value = 0;
+    try {
+        value = std::stod(text, &used);
+    } catch (const std::exception&) {
+        used = 0;
+    }
+    const bool is_percent = used > 0 && text.substr(used) == "%";
+    if (used == 0 || (used != text.size() && !is_percent) || !(value > 0) || value > 1e6)
+        return make_error(ErrorKind::kUsage, option + ": '" + text + "' is no share such as 5%");
+    return is_percent ? value / 100 : value;
+}
+
 CLI::Validator number_between(double least, double most) {
     return checked(fmt::format("a number from {} to {}", least, most),
                    [least, most](const std::string& text) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "session/types.h"
+#include "util/result.h"
 
 // Options that several commands share. A wrong value is refused while parsing (exit status 2).
 namespace speedbump::cli {
@@ -42,6 +43,9 @@ void add_output_options(CLI::App& command, OutputArguments& arguments);
 
 // TARGETS and everything that `attach` and `run` have in common.
 void add_session_options(CLI::App& command, SessionArguments& arguments);
+
+// "2%", "0.02": a share above 0.
+Result<double> parse_share(const std::string& option, const std::string& text);
 
 // What an option's value must be; the error names the value and what it should have been.
 CLI::Validator number_between(double least, double most);

@@ -3,9 +3,11 @@
 
 #include "cli/command.h"
 #include "cli/exit_status.h"
+#include "cli/gate.h"
 #include "cli/results.h"
 #include "experiment/analysis.h"
 #include "report/experiment.h"
+#include "report/gate.h"
 
 namespace speedbump::cli {
 
@@ -33,6 +35,7 @@ Result<int> run(const ReportArguments& arguments) {
 
 struct CompareArguments {
     std::string a, b;
+    GateArguments gate;
     OutputArguments output;
 };
 
@@ -43,14 +46,21 @@ Result<int> run(const CompareArguments& arguments) {
     if (!b) return b.error();
     const auto comparison = experiment::compare(*a, *b);
     if (!comparison) return comparison.error();
+    const auto changes = experiment::changes_between(*a, *b);
+    if (!changes) return changes.error();
     auto output = Output::open(arguments.output);
     if (!output) return std::move(output).error();
-    if (arguments.output.json)
-        output->write_line(report::comparison_json(*comparison));
-    else
+    auto gate = Gate::open(arguments.gate, "compare");
+    if (!gate) return std::move(gate).error();
+    if (arguments.output.json) {
+        output->write_line(report::comparison_json(*comparison, *changes, gate->limit()));
+    } else {
         output->write(report::comparison_table(*comparison, output->style()));
+        output->write("\n" + report::gate_text(*changes, gate->limit(), output->style()));
+    }
+    const auto status = gate->judge(*changes);
     if (auto written = output->finish(); !written) return std::move(written).error();
-    return int{kDone};
+    return status;
 }
 
 } // namespace
@@ -79,8 +89,12 @@ void add_compare(CLI::App& app, Action& action) {
         ->type_name("A")
         ->required();
     command->add_option("b", arguments->b, "another one")->type_name("B")->required();
+    add_gate_options(*command, arguments->gate);
     add_output_options(*command, arguments->output);
-    command->footer("Example:\n  speedbump compare before.json after.json");
+    command->footer(
+        "Examples:\n"
+        "  speedbump compare before.json after.json\n"
+        "  speedbump compare --fail-if-worse 1% --junit pace.xml before.json after.json");
     command->final_callback(
         [arguments, &action] { action = [arguments] { return run(*arguments); }; });
 }

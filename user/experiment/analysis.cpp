@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 
+#include "experiment/anytime.h"
 #include "util/numbers.h"
 
 namespace speedbump::experiment {
@@ -151,6 +152,13 @@ Estimate scaled(Estimate estimate, double factor) {
     return estimate;
 }
 
+// Whether what was seen may have decided when it ended: it ended with --precision or by hand, or
+// goes on still. With a time or number of blocks that was set before, each interval is looked at
+// once.
+bool may_stop_at_any_look(const Document& document) {
+    return document.stopped != "time" && document.stopped != "blocks";
+}
+
 TargetResult examine(const Document& document, size_t progress, size_t target) {
     TargetResult result;
     result.target = target;
@@ -160,6 +168,8 @@ TargetResult examine(const Document& document, size_t progress, size_t target) {
     result.waited = waited_per_injected(document, target);
     result.shape = fit_shape(observations, document.seed);
     result.blocks = result.shape.line.blocks;
+    if (may_stop_at_any_look(document))
+        result.shape.slope = anytime(result.shape.slope, result.blocks);
     result.p = result.shape.slope.p;
     result.observations = levelled(observations, result.shape.line.line);
 
@@ -192,7 +202,9 @@ void judge(TargetResult& result, const Document& document) {
     const bool differs = result.p < kSignificant;
     const bool small =
         std::max(std::abs(k.interval.low), std::abs(k.interval.high)) <= 2 * precision;
-    if (result.shape.shape == Shape::kHinge)
+    if (result.shape.shape == Shape::kHinge && !differs && may_stop_at_any_look(document))
+        result.verdict = Verdict::kUncertain;
+    else if (result.shape.shape == Shape::kHinge)
         result.verdict = Verdict::kHidden;
     else if (differs && !small)
         result.verdict = Verdict::kMatters;
@@ -369,8 +381,8 @@ bool is_precise(const Document& document, double precision) {
     for (size_t target = 0; target < document.targets.size(); ++target) {
         const auto observations = observe_target(document, 0, target, false);
         if (!has_dose(observations)) continue;
-        if (fit_shape(observations, document.seed).slope.interval.half_width() > precision)
-            return false;
+        const ShapeEstimate shape = fit_shape(observations, document.seed);
+        if (anytime(shape.slope, shape.line.blocks).interval.half_width() > precision) return false;
     }
     return true;
 }

@@ -542,6 +542,7 @@ void Runner::run_blocks() {
 void Runner::confirm() {
     if (!stop_->planned || document_.targets.size() < 2) return;
     std::vector<size_t> chosen;
+    document_.stopped = stop_->reason; // which intervals hold depends on it
     const Results results = analyse(document_);
     for (const TargetResult& target : results.progress[0].targets)
         if (target.verdict == Verdict::kMatters && chosen.size() < kConfirmed &&
@@ -604,7 +605,9 @@ void Runner::bisect() {
         if (stop_) return;
         std::vector<std::pair<std::string, std::vector<uint32_t>>> next;
         size_t kept = 0;
+        document_.stopped = "blocks"; // so many at each level, looked at once
         const Results results = analyse(document_);
+        document_.stopped.clear();
         for (const TargetResult& result : results.progress[0].targets) {
             const bool stands_out =
                 result.verdict == Verdict::kMatters || result.shape.shape == Shape::kHinge;

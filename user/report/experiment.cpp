@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "report/gate.h"
 #include "targets/parser.h"
 #include "util/text.h"
 #include "util/units.h"
@@ -203,7 +204,8 @@ std::string comparison_table(const experiment::Comparison& comparison, const Sty
     return text;
 }
 
-std::string comparison_json(const experiment::Comparison& comparison) {
+std::string comparison_json(const experiment::Comparison& comparison,
+                            const experiment::Changes& changes, std::optional<double> limit) {
     nlohmann::ordered_json targets = nlohmann::ordered_json::array();
     for (const experiment::ComparedTarget& target : comparison.targets)
         targets.push_back({{"name", target.name},
@@ -212,13 +214,14 @@ std::string comparison_json(const experiment::Comparison& comparison) {
                            {"difference", estimate_json(target.difference)},
                            {"p_corrected", target.p},
                            {"differs", target.p < 0.05}});
-    const nlohmann::ordered_json json = {{"schema", "speedbump/compare/1"},
-                                         {"progress", comparison.progress},
-                                         {"period_a_ns", comparison.period_a},
-                                         {"period_b_ns", comparison.period_b},
-                                         {"targets", targets},
-                                         {"only_a", comparison.only_a},
-                                         {"only_b", comparison.only_b}};
+    nlohmann::ordered_json json = {{"schema", "speedbump/compare/1"},
+                                   {"progress", comparison.progress},
+                                   {"period_a_ns", comparison.period_a},
+                                   {"period_b_ns", comparison.period_b},
+                                   {"targets", targets},
+                                   {"only_a", comparison.only_a},
+                                   {"only_b", comparison.only_b}};
+    add_gate_json(json, changes, limit);
     return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "experiment/analysis.h"
 #include "experiment/document.h"
+#include "experiment/gate.h"
 #include "report/table.h"
 
 // Experiments for a reader. Pure functions.
@@ -19,7 +21,9 @@ std::string experiment_progress(const experiment::Document& document,
 
 std::string comparison_table(const experiment::Comparison& comparison, const Style& style);
 // Schema speedbump/compare/1, one line.
-std::string comparison_json(const experiment::Comparison& comparison);
+// With the changes of pace, judged by `limit` where there is one.
+std::string comparison_json(const experiment::Comparison& comparison,
+                            const experiment::Changes& changes, std::optional<double> limit);
 
 // One HTML file that needs nothing else: tables, and dose-response plots by the Chart.js that it
 // carries.

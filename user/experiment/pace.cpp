@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT
+#include "experiment/pace.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <vector>
+
+#include "experiment/anytime.h"
+
+namespace speedbump::experiment {
+
+namespace {
+
+// The slowest waves of a run, up to four in it: they have the noise of all that hangs together for
+// less than that. Fewer would need a larger t.
+constexpr size_t kMostCosines = 8;
+
+Stretch sum_of(std::span<const Stretch> stretches) {
+    Stretch sum;
+    for (const Stretch& one : stretches) {
+        sum.units += one.units;
+        sum.time += one.time;
+    }
+    return sum;
+}
+
+// How much each stretch moves ln(period): they sum to 0.
+std::vector<double> influences(std::span<const Stretch> stretches, const Stretch& sum) {
+    std::vector<double> result;
+    const auto count = static_cast<double>(stretches.size());
+    for (const Stretch& one : stretches)
+        result.push_back((one.time / sum.time - one.units / sum.units) * count);
+    return result;
+}
+
+struct Error {
+    double value = std::numeric_limits<double>::infinity();
+    double freedom = 0;
+};
+
+// The standard error of the mean of values that hang together in time: the mean square of their
+// lowest cosine transforms (E. Lazarus, D. J. Lewis, J. H. Stock, M. W. Watson, "HAR inference:
+// recommendations for practice", J. Business & Economic Statistics 36, 2018), for Student's t.
+Error error_of_mean(const std::vector<double>& values) {
+    const size_t count = values.size();
+    if (count < 2) return {};
+    const size_t cosines = std::clamp<size_t>(count / 2, 1, kMostCosines);
+    double squares = 0;
+    for (size_t wave = 1; wave <= cosines; ++wave) {
+        const double step =
+            std::numbers::pi * static_cast<double>(wave) / static_cast<double>(count);
+        double sum = 0;
+        for (size_t i = 0; i < count; ++i)
+            sum += values[i] * std::cos(step * (static_cast<double>(i) + 0.5));
+        squares += 2 * sum * sum / static_cast<double>(count);
+    }
+    const auto freedom = static_cast<double>(cosines);
+    return {std::sqrt(squares / freedom / static_cast<double>(count)), freedom};
+}
+
+bool is_known(const Stretch& sum) {
+    return sum.units > 0 && sum.time > 0;
+}
+
+// From the logarithm of a ratio to a share of change.
+Estimate share_of(Estimate estimate) {
+    estimate.error *= std::exp(estimate.value);
+    for (double* one : {&estimate.value, &estimate.interval.low, &estimate.interval.high,
+                        &estimate.wide.low, &estimate.wide.high})
+        *one = std::expm1(*one);
+    return estimate;
+}
+
+Estimate share_of(double log_ratio, const Error& error) {
+    return share_of(estimate_of(log_ratio, error.value, error.freedom));
+}
+
+struct LogRatio {
+    double value = 0;
+    Error error;
+};
+
+LogRatio side_by_side(std::span<const Stretch> a, std::span<const Stretch> b) {
+    const Stretch sum_a = sum_of(a), sum_b = sum_of(b);
+    if (!is_known(sum_a) || !is_known(sum_b) || a.size() != b.size()) return {};
+    std::vector<double> difference = influences(b, sum_b);
+    const std::vector<double> of_a = influences(a, sum_a);
+    for (size_t i = 0; i < difference.size(); ++i) difference[i] -= of_a[i];
+    return {std::log(sum_b.time / sum_b.units / (sum_a.time / sum_a.units)),
+            error_of_mean(difference)};
+}
+
+} // namespace
+
+Pace pace_of(std::span<const Stretch> stretches) {
+    const Stretch sum = sum_of(stretches);
+    if (!is_known(sum)) return {};
+    const Error error = error_of_mean(influences(stretches, sum));
+    return {sum.time / sum.units, error.value, error.freedom};
+}
+
+Estimate change_apart(const Pace& a, const Pace& b) {
+    if (a.period <= 0 || b.period <= 0) return share_of(0, {});
+    const double va = a.error * a.error, vb = b.error * b.error;
+    Error error{std::sqrt(va + vb), 0};
+    if (a.freedom > 0 && b.freedom > 0) // Welch's
+        error.freedom = va + vb > 0
+                            ? (va + vb) * (va + vb) / (va * va / a.freedom + vb * vb / b.freedom)
+                            : std::min(a.freedom, b.freedom);
+    return share_of(std::log(b.period / a.period), error);
+}
+
+Estimate change_side_by_side(std::span<const Stretch> a, std::span<const Stretch> b) {
+    const LogRatio ratio = side_by_side(a, b);
+    return share_of(ratio.value, ratio.error);
+}
+
+Estimate change_at_any_look(std::span<const Stretch> a, std::span<const Stretch> b, size_t blocks) {
+    const LogRatio ratio = side_by_side(a, b);
+    return share_of(anytime(estimate_of(ratio.value, ratio.error.value, ratio.error.freedom),
+                            blocks, ratio.error.freedom));
+}
+
+} // namespace speedbump::experiment
