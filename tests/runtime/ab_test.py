@@ -54,7 +54,8 @@ def test_a_slower_build_is_worse() -> None:
     assert done.status == 6, done
     assert f"{PROGRESS}: time per unit is worse by" in done.out, done
     pace, cpu = done.change("time per unit"), done.change("CPU per unit")
-    assert pace["low"] <= 0.25 <= pace["high"] and pace["low"] > 0.05, pace
+    # That the interval holds the truth in 95 % of runs is for unit.simulated.pairs to show.
+    assert abs(pace["value"] - 0.25) < 0.16 and pace["low"] > 0.05, pace
     assert abs(cpu["value"] - 0.25) < 0.08, cpu
     document = done.document
     assert document["schema"] == "speedbump/ab/1" and document["judgement"] == "worse"
