@@ -359,6 +359,14 @@ def expect_slowed(puppet: Puppet, name: str, delay_ns: int, count: int = 20) -> 
     assert cpu < delay_ns * 1.25, f"a call of {name} takes {cpu} ns of CPU time, not {delay_ns}"
 
 
+def delayed(puppet: Puppet, name: str, delay_ns: int, count: int) -> list[bool]:
+    """Which of these calls were delayed. One that only waited for a CPU took none of its time."""
+    return [
+        spent > delay_ns * 0.95 and (EMULATED or cpu > delay_ns / 10)
+        for spent, cpu in puppet.cost(name, count)
+    ]
+
+
 def expect_unslowed(puppet: Puppet, name: str, delay_ns: int, count: int = 20) -> None:
     times = [spent for spent, _ in puppet.cost(name, count)]
     longest = delay_ns * 0.97 if EMULATED else delay_ns / 10
