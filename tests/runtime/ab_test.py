@@ -12,7 +12,7 @@ import subprocess
 import time
 import xml.etree.ElementTree
 
-from experiment_test import PROGRESS, start, start_python
+from experiment_test import PROGRESS, start
 from harness import SPEEDBUMP, Run, expect_restored, main, scratch
 
 # As long as this host's noise makes necessary.
@@ -54,7 +54,8 @@ def test_a_slower_build_is_worse() -> None:
     assert done.status == 6, done
     assert f"{PROGRESS}: time per unit is worse by" in done.out, done
     pace, cpu = done.change("time per unit"), done.change("CPU per unit")
-    assert pace["low"] <= 0.25 <= pace["high"] and pace["low"] > 0.05, pace
+    # That the interval holds the truth in 95 % of runs is for unit.simulated.pairs to show.
+    assert abs(pace["value"] - 0.25) < 0.16 and pace["low"] > 0.05, pace
     assert abs(cpu["value"] - 0.25) < 0.08, cpu
     document = done.document
     assert document["schema"] == "speedbump/ab/1" and document["judgement"] == "worse"
@@ -83,15 +84,6 @@ def test_percentiles_of_both() -> None:
     done = Compared(services, "--time=5s", progress="latency:exe:work_a")
     # The clock is the service's own work: a unit takes four times as long or more, on any host.
     assert done.change("p50")["low"] > 1, done
-
-
-def test_python_units() -> None:
-    services = start_python("serial"), start_python("serial")
-    done = Compared(services, "--time=5s", progress="python:__main__:unit_done")
-    assert done.status == 0, done
-    document = done.document
-    for side in (0, 2):
-        assert sum(one["progress"][0][side] for one in document["slices"]) > 0, document["progress"]
 
 
 def test_one_that_ends_is_doubted() -> None:
@@ -127,6 +119,8 @@ def test_what_does_not_tell_them_apart_is_refused() -> None:
     services = pair(40000, 40000)
     done = Compared(services, progress="command:echo 1")
     assert done.status == 2 and "does not tell the two of --ab apart" in done.err, done
+    done = Compared(services, progress="python:app:f")
+    assert done.status == 2 and "cannot be counted with --ab yet" in done.err, done
     done = Compared(services, progress="syscall:listen")
     assert done.status == 1 and "did not tick within 5 s in a and b" in done.err, done
 

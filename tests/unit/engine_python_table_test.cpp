@@ -13,6 +13,9 @@
 #include <string>
 #include <thread>
 
+#include "engine/python/python_side.h"
+#include "targets/parser.h"
+
 namespace speedbump::engine {
 namespace {
 
@@ -152,6 +155,17 @@ TEST(PythonTable, AThreadOwnsOneAtATime) {
     // Closed, but its owner lived: no word of a death.
     EXPECT_EQ(owner_of(settings_fd), 0u);
     close(settings_fd);
+}
+
+TEST(PythonSide, ASecondOneOfAThreadIsAnError) {
+    const auto parsed = targets::parse_targets("app:f delay=1us\n", "x");
+    ASSERT_TRUE(parsed.errors.empty());
+    const auto none = [](const std::string&) {};
+    const auto first = PythonSide::create(parsed.file, none);
+    ASSERT_TRUE(first) << first.error().message;
+    const auto second = PythonSide::create(parsed.file, none); // what it had begun goes again
+    ASSERT_FALSE(second);
+    EXPECT_EQ(second.error().kind, ErrorKind::kInvalid);
 }
 
 } // namespace

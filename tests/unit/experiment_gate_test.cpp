@@ -31,7 +31,7 @@ struct Pair {
     double change = 0;
     double common = 0.2; // noise that both have: of the host
     double own = 0.02;
-    double memory = 0; // of the noise, from slice to slice
+    double memory = 0;    // of the noise, from slice to slice
     size_t slices = 1200; // a minute
 };
 

@@ -90,16 +90,6 @@ class PairRunner {
 
 Result<void> PairRunner::attach(Side side) {
     Build& build = builds_[side];
-    targets::TargetsFile file;
-    std::vector<PythonProgress> python;
-    for (size_t point = 0; point < request_.progress.size(); ++point) {
-        if (request_.progress[point].kind != ProgressSpec::Kind::kPython) continue;
-        auto line = line_of(request_.progress[point]);
-        if (!line) return std::move(line).error();
-        line->options.delay = nanoseconds(0);
-        python.push_back({point, file.lines.size()});
-        file.lines.push_back(std::move(*line));
-    }
     session::SessionOptions options;
     options.pids = {request_.pids[side]};
     options.follow_children = request_.follow_children;
@@ -108,10 +98,10 @@ Result<void> PairRunner::attach(Side side) {
         document_.warnings.push_back(fmt::format("{}: {}", name_of(side), text));
         hooks_.warn(document_.warnings.back());
     };
-    auto session = session::Session::attach(options, file, warn);
+    auto session = session::Session::attach(options, {}, warn);
     if (!session) return std::move(session).error();
     build.session = std::move(*session);
-    auto points = open_progress(request_.progress, python, *build.session, warn);
+    auto points = open_progress(request_.progress, {}, *build.session, warn);
     if (!points) return std::move(points).error();
     build.points = std::move(*points);
     build.pids = processes_of(*build.session);
@@ -299,6 +289,11 @@ Result<PairDocument> PairRunner::run() {
                                   " does not tell the two of --ab apart: it is the same "
                                   "number for both")
                 .with_hint("count calls, marks or system calls of the processes");
+        if (spec.kind == Kind::kPython) // a thread owns one session's table (engine/python)
+            return make_error(ErrorKind::kUsage, spec.text +
+                                                     ": Python calls cannot be counted with "
+                                                     "--ab yet")
+                .with_hint("count a native function, a mark or a system call of the processes");
         document_.progress.push_back(spec.text);
     }
     document_.started_unix_ns =

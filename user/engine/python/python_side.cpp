@@ -60,6 +60,7 @@ Result<std::unique_ptr<PythonSide>> PythonSide::create(
 }
 
 PythonSide::~PythonSide() {
+    if (!engine_) return; // create() failed
     arm(false);
     engine_->detach_all(std::chrono::duration_cast<std::chrono::milliseconds>(kDetachTimeout));
     if (matches_.left_out() > 0)
