@@ -59,7 +59,7 @@ Result<int> run_ab(const AbArguments& arguments) {
         output->write(json);
     else
         output->write(report::pair_text(*document, changes, gate->limit(), output->style()));
-    const auto status = gate->judge(changes);
+    auto status = gate->judge(changes);
     for (const auto& written : {file_written, output->finish()})
         if (!written) return written.error();
     if (!document->complete) log::error("the experiment was cut short: " + document->stopped);
