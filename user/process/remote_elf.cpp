@@ -91,7 +91,7 @@ bool RemoteModule::read_segments(std::vector<Elf64_Phdr>& segments) {
     std::memcpy(&header, page.data(), sizeof(header));
     if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
         header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_phentsize != sizeof(Elf64_Phdr) ||
-        header.e_phnum > kMaxSegments)
+        header.e_phnum == 0 || header.e_phnum > kMaxSegments)
         return false;
     is_executable_ = header.e_type == ET_EXEC;
     segments.resize(header.e_phnum);
