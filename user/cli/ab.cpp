@@ -45,11 +45,7 @@ Result<int> run_ab(const AbArguments& arguments) {
     if (!gate) return std::move(gate).error();
     auto document = measure(arguments, *output);
     if (!document) return std::move(document).error();
-    const report::Context context = make_context("experiment");
-    document->version = context.version;
-    document->host = context.host;
-    document->kernel = context.kernel;
-    document->machine = context.machine;
+    set_origin(*document);
 
     const experiment::Changes changes = changes_between(*document);
     const std::string json = report::pair_json(*document, changes, gate->limit()) + "\n";

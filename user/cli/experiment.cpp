@@ -175,11 +175,7 @@ Result<int> run(const ExperimentArguments& arguments) {
     };
     auto document = experiment::run_experiment(*request, hooks);
     if (!document) return std::move(document).error();
-    const report::Context context = make_context("experiment");
-    document->version = context.version;
-    document->host = context.host;
-    document->kernel = context.kernel;
-    document->machine = context.machine;
+    set_origin(*document);
     return writer->write(*document);
 }
 

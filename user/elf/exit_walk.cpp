@@ -8,7 +8,6 @@ namespace speedbump::elf {
 namespace {
 
 constexpr uint64_t kMaxPartBytes = 256u << 10;
-constexpr size_t kMaxParts = 8; // bpf/abi.h: SB_CODE_PARTS
 constexpr size_t kHistory = 24; // instructions that are looked back from a jump
 
 uint8_t number_of(ZydisRegister name) {
@@ -30,7 +29,7 @@ bool ExitWalk::add_part(uint64_t address) {
                      : "the extent of code that it jumps to is not known");
         return false;
     }
-    if (parts_.size() == kMaxParts) {
+    if (parts_.size() == kMaxCodeParts) {
         refuse("the function is spread over too many parts");
         return false;
     }
