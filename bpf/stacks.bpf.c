@@ -70,7 +70,7 @@ static __always_inline struct sb_scratch *sb_own_scratch(void)
 
 /*
  * The kernel lets a probed instruction run at another place, of which no unwind table knows. Before
- * and behind it the thread is where it would be without the probe.
+ * and after it the thread is where it would be without the probe.
  */
 static __always_inline void sb_leave_xol(struct task_struct *task, __u64 *registers)
 {

@@ -215,7 +215,7 @@ static int sb_find_names(struct sb_elf *elf, const Elf64_Shdr *strings)
 
 		if (ret)
 			return ret;
-		/* behind the last string all is as if it ended there */
+		/* after the last string all is as if it ended there */
 		memset(elf->chunk + got, 0, window);
 		end = elf->chunk + got;
 		for (p = elf->chunk; p < end; p++) {

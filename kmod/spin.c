@@ -143,7 +143,7 @@ int sb_spin_init(void)
 void sb_spin_exit(void)
 {
 	wait_var_event(&sb_deferred, !atomic_read(&sb_deferred));
-	/* the last of them may still be in the instructions behind its decrement */
+	/* the last of them may still be in the instructions after its decrement */
 	synchronize_rcu_tasks();
 	kmem_cache_destroy(sb_spin_cache);
 }

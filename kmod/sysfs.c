@@ -12,7 +12,7 @@
  * has not got of that one's line; those that stopped reading lose it to SB_LISTINGS_MAX others.
  */
 #define SB_LISTINGS_MAX 64
-/* a target's line: its name and what stands behind it */
+/* a target's line: its name and what stands after it */
 #define SB_LINE_MAX (SB_PATH_MAX + SB_SYMBOL_MAX + 256)
 
 struct sb_listing {

@@ -90,7 +90,7 @@ complete -c speedbump -n $discover -l no-native -d 'no native functions'
 complete -c speedbump -n $discover -l no-python -d 'no Python stacks'
 complete -c speedbump -n $discover -l budget -x -d 'percent of a CPU for counting'
 complete -c speedbump -n $discover -l rate -x -d 'samples per second'
-complete -c speedbump -n $discover -l top -x -d 'candidates of each world'
+complete -c speedbump -n $discover -l top -x -d 'candidates of each runtime'
 complete -c speedbump -n $discover -l collapsed -r -d 'write stacks for flame graphs'
 
 set -l dump '__fish_seen_subcommand_from dump'

@@ -249,7 +249,7 @@ class slow:
 
         pattern = parse_pattern(target, 1)
         if pattern is None or pattern.exclude:
-            raise PatternError(f"Line 1: {target!r} is no Python target")
+            raise PatternError(f"Line 1: {target!r} is not a Python target")
         if every < 1:
             raise ValueError(f"every is 1 or more, not {every}")
         self.original = target

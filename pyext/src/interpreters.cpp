@@ -75,7 +75,7 @@ std::vector<std::string> not_interpreted(const targets::TargetsFile& file) {
     const ErrorAside aside;
     std::vector<std::string> sentences;
     for (const targets::TargetLine& line : file.lines) {
-        if (line.world != targets::World::kPython || line.exclude || line.container.is_glob ||
+        if (line.runtime != targets::Runtime::kPython || line.exclude || line.container.is_glob ||
             line.name.is_glob) {
             continue;
         }

@@ -240,7 +240,7 @@ void bind(py::module_& m) {
         .def(py::init(&make_line), py::arg("module"), py::arg("name"))
         .def_property_readonly(
             "is_python",
-            [](const TargetLine& line) { return line.world == targets::World::kPython; })
+            [](const TargetLine& line) { return line.runtime == targets::Runtime::kPython; })
         .def_readonly("exclude", &TargetLine::exclude)
         .def_property_readonly("module",
                                [](const TargetLine& line) { return decoded(line.container.text); })

@@ -156,7 +156,7 @@ struct Begin {
 Result<Begin> read_begin(Packet& packet) {
     const json message = json::parse(packet.text, nullptr, false);
     if (!message.is_object() || message.value("op", "") != "begin") {
-        return make_error(ErrorKind::kInvalid, "the first packet is no begin");
+        return make_error(ErrorKind::kInvalid, "the first packet is not 'begin'");
     }
     Begin begin;
     begin.spec.identity = message.value("session", "");

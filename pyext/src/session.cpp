@@ -58,7 +58,8 @@ void collect_deciding(Session& session) {
     session.deciding_index.clear();
     for (uint32_t index = 0; index < session.spec.file.lines.size(); ++index) {
         const targets::TargetLine& line = session.spec.file.lines[index];
-        if (line.world != targets::World::kPython || (!line.exclude && !applies[index])) continue;
+        if (line.runtime != targets::Runtime::kPython || (!line.exclude && !applies[index]))
+            continue;
         session.deciding.lines.push_back(line);
         session.deciding_index.push_back(index);
     }

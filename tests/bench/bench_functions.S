@@ -23,7 +23,7 @@
     ret
     done bench_push
 
-    /* What compilers emit with -fcf-protection: a push behind endbr64. */
+    /* What compilers emit with -fcf-protection: a push after endbr64. */
     function bench_endbr64
     endbr64
     push %rbp

@@ -78,7 +78,7 @@ void run(uint64_t seed, Counts& counts) {
     fuzz::Random random(seed);
     auto image = std::make_unique<StackImage>(kVersions[random.below(4)]);
     StackImage& kept = *image;
-    const bool is_early = random.below(4) == 0; // before the layout is read, or behind it
+    const bool is_early = random.below(4) == 0; // before the layout is read, or after it
     if (is_early) damage(kept, random);
     ReaderOptions options;
     options.patience = std::chrono::microseconds(0);

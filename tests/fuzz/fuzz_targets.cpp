@@ -48,7 +48,7 @@ std::string quote(const std::string& text) {
 
 std::string write(const TargetLine& line) {
     std::string text = line.exclude ? "!" : "";
-    if (line.world == World::kNative) text += '+';
+    if (line.runtime == Runtime::kNative) text += '+';
     text += quote(line.container.text) + ":" + quote(line.name.text);
     const Options& options = line.options;
     if (options.delay) text += " delay=" + format_duration(*options.delay);
@@ -60,12 +60,12 @@ std::string write(const TargetLine& line) {
 }
 
 bool same(const TargetLine& a, const TargetLine& b) {
-    return a.world == b.world && a.exclude == b.exclude && a.container.text == b.container.text &&
-           a.container.is_glob == b.container.is_glob && a.name.text == b.name.text &&
-           a.name.is_glob == b.name.is_glob && a.file_offset == b.file_offset &&
-           a.options.delay == b.options.delay && a.options.every == b.options.every &&
-           a.options.start == b.options.start && a.options.duration == b.options.duration &&
-           a.options.pid == b.options.pid;
+    return a.runtime == b.runtime && a.exclude == b.exclude &&
+           a.container.text == b.container.text && a.container.is_glob == b.container.is_glob &&
+           a.name.text == b.name.text && a.name.is_glob == b.name.is_glob &&
+           a.file_offset == b.file_offset && a.options.delay == b.options.delay &&
+           a.options.every == b.options.every && a.options.start == b.options.start &&
+           a.options.duration == b.options.duration && a.options.pid == b.options.pid;
 }
 
 void check_line(const TargetLine& line, const std::vector<std::string_view>& lines) {

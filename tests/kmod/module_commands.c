@@ -133,7 +133,7 @@ void nothing_is_smuggled_in(void) {
     static const char nul_inside[] = "+" SELF ":wo\0rk", nul_behind[] = "+" WORK "\0";
     CHECK(put(SYSFS "targets", nul_inside, sizeof(nul_inside) - 1) == EINVAL);
     CHECK(put(SYSFS "targets", nul_behind, sizeof(nul_behind) - 1) == EINVAL);
-    /* sysfs hands over one page: a command padded to a page, and another behind it */
+    /* sysfs hands over one page: a command padded to a page, and another after it */
     char text[8192];
     memset(text, ' ', sizeof(text));
     memcpy(text, "+" WORK " 5", strlen("+" WORK " 5"));

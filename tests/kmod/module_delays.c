@@ -35,7 +35,7 @@ void sites_that_are_refused(void) {
         offsets[i] = row_of(name).offset;
         command("-*");
     }
-    /* the 5-byte nop: at an entry, behind its endbr64, and where something may lie below the stack
+    /* the 5-byte nop: at an entry, after its endbr64, and where something may lie below the stack
      */
     CHECK(command("+" SELF ":nop_entry 0") == of_nop);
     CHECK(command("+" SELF ":0x%llx 0", offsets[0] + 4) == of_nop);
@@ -235,7 +235,7 @@ void huge_files(void) {
     } cases[] = {
         {"a million symbols", {.symtab = &wanted, .symtab_count = 1, .filler_symbols = 1000000}},
         {"70,000 sections", {.symtab = &wanted, .symtab_count = 1, .filler_sections = 70000}},
-        {"tables behind 3 GiB", {.symtab = &wanted, .symtab_count = 1, .tables_at = 3ull << 30}},
+        {"tables past 3 GiB", {.symtab = &wanted, .symtab_count = 1, .tables_at = 3ull << 30}},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         int error;

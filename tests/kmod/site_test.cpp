@@ -189,7 +189,7 @@ void look_at(const std::filesystem::path& path, Sum& sum) {
     }
 }
 
-// Places with a nop of 5 bytes: where a function begins, behind its endbr64, and further on.
+// Places with a nop of 5 bytes: where a function begins, after its endbr64, and further on.
 __asm__(
     ".pushsection .text\n"
     ".type nop_entry, @function\n"

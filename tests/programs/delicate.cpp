@@ -31,7 +31,7 @@ extern "C" {
     __asm__("vmovdqu %xmm0, -32(%rsp)\n mov -32(%rsp), %rax\n ret");
 }
 [[gnu::naked, gnu::noinline, gnu::used]] uint32_t only_vex(float) {
-    __asm__("vmovd %xmm0, %eax\n .byte 0x3e\n ret"); // nothing behind it may be probed either
+    __asm__("vmovd %xmm0, %eax\n .byte 0x3e\n ret"); // nothing after it may be probed either
 }
 
 // What the kernel executes once per repetition, and what it refuses.

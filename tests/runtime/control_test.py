@@ -99,7 +99,7 @@ def test_what_is_no_fifo_is_refused() -> None:
     puppet = start_puppet()
     done = Run("attach", "--pid", str(puppet.pid), "--control=fifo:/dev/null", targets_file(WORK))
     assert done.status == 2, done
-    assert "/dev/null is no fifo" in done.err, done
+    assert "/dev/null is not a fifo" in done.err, done
 
 
 def test_nothing_stays_behind() -> None:

@@ -124,7 +124,7 @@ def test_nginx() -> None:
 
 
 def test_the_shop() -> None:
-    """Both worlds of gunicorn, Flask and SQLite, of which buy() and sqlite3_step are called."""
+    """Both runtimes of gunicorn, Flask and SQLite, of which buy() and sqlite3_step are called."""
     shop = mixed_test.Shop()
     stop = threading.Event()
 

@@ -294,7 +294,7 @@ def test_marks_latency_and_metrics_pages_are_progress() -> None:
                 assert medians and all(190_000 < one < 300_000 for one in medians), done
         server.shutdown()
     done = Experiment(service.pid, "+exe:work_a\n", progress="usdt:exe:known:nonesuch")
-    assert done.status == 1 and "is nowhere in the processes" in done.err, done
+    assert done.status == 1 and "is in none of the processes" in done.err, done
     assert "libbpf" not in done.err, done
 
 
@@ -339,7 +339,7 @@ def test_progress_that_never_ticks_is_told() -> None:
     done = Experiment(service.pid, "+exe:work_a\n", progress="native:exe:work_off")
     assert done.status == 1 and "did not tick within 5 s" in done.err, done
     done = Experiment(service.pid, "+exe:work_a\n", progress="native:exe:no_such_function")
-    assert done.status == 1 and "is nowhere in the processes" in done.err, done
+    assert done.status == 1 and "is in none of the processes" in done.err, done
     expect_restored(service.pid)
 
 

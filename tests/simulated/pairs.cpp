@@ -91,7 +91,7 @@ struct Tally {
     size_t worse = 0, found = 0;     // by the limit or more
     size_t none = 0, false_none = 0; // no change at all
     size_t less = 0, false_less = 0; // less than the limit
-    size_t not_told = 0;
+    size_t undecided = 0;
     std::vector<double> half_widths;
 };
 
@@ -102,7 +102,7 @@ void examine(double change, Tally& tally, std::mt19937_64& random) {
     ++tally.pairs;
     tally.covered += pace.change.interval.contains(change);
     tally.half_widths.push_back(pace.change.interval.half_width());
-    tally.not_told += judge(changes, kLimit) == Judgement::kNotTold;
+    tally.undecided += judge(changes, kLimit) == Judgement::kUndecided;
     tally.worse += change >= kLimit;
     tally.found += change >= kLimit && is_called;
     tally.none += change == 0;
@@ -135,9 +135,9 @@ int main(int count, char** arguments) {
                tally.covered, tally.pairs, 100 * median(tally.half_widths));
     fmt::print(
         "of {} worse by 1 % or more {} found; called worse {} of {} without a change, {} of {} "
-        "below 1 %; {} not told\n",
+        "below 1 %; {} undecided\n",
         tally.worse, tally.found, tally.false_none, tally.none, tally.false_less, tally.less,
-        tally.not_told);
+        tally.undecided);
     const auto share = [](size_t part, size_t all) {
         return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all);
     };

@@ -125,7 +125,7 @@ class Nested : public PartsService {
     size_t inner_;
 };
 
-// Branches that run at once, and something behind all of them.
+// Branches that run at once, and something after all of them.
 class ForkJoin : public PartsService {
   public:
     explicit ForkJoin(Random& random)

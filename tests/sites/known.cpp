@@ -26,7 +26,7 @@ std::vector<KnownCode> known_code(const Host& host) {
         wrong("rep stosb", {0xf3, 0xaa}, k7_2),
         {"nop of 5 bytes over a live red zone", leaf, {14}, over_red_zone},
         {"two probes side by side", {0x55, 0x48, 0x89, 0xe5}, {0, 1}, Known::kRight},
-        {"a probe behind a call", {0xe8, 0, 0, 0, 0, 0x58}, {0, 5}, Known::kRight},
+        {"a probe after a call", {0xe8, 0, 0, 0, 0, 0x58}, {0, 5}, Known::kRight},
         {"entered by a jump", {0xeb, 0x02, 0x90, 0x90, 0x55}, {0, 4}, Known::kRight},
         {"nop of 5 bytes", nop, {0}, Known::kRight, true},
         {"nop of 5 bytes at the end of a page", nop, {0}, Known::kRight, true, Place::kPageEnd},

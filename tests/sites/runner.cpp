@@ -44,7 +44,7 @@ class SharedArray {
     T* data_;
 };
 
-// An ELF file with one executable segment, which is all of it: the slots lie behind its first.
+// An ELF file with one executable segment, which is all of it: the slots lie after its first.
 Result<Fd> make_file(const std::vector<Slot>& slots) {
     std::vector<uint8_t> bytes((slots.size() + 1) * kSlot);
     Elf64_Ehdr header{};

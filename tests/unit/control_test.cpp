@@ -90,7 +90,7 @@ TEST(ControlProtocol, RefusesWithWhatWouldBeRight) {
         {"set *", "nothing to change"},
         {"set \"\" delay=1us", "no pattern"},
         {"set \"x delay=1us", "closing"},
-        {"set \"x\"y delay=1us", "right behind"},
+        {"set \"x\"y delay=1us", "right after"},
         {"set * # delay=1us", "nothing to change"},
         {"set * delay=11s", "more than 10s"},
         {"set * delay=fast", "bad delay"},

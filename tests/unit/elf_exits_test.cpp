@@ -162,7 +162,7 @@ TEST_F(Exits, StackBetweenEntryAndProbe) {
     EXPECT_EQ(finder.stack_used(entry, entry), 0u);
     EXPECT_EQ(finder.stack_used(entry, entry + 1), 8u);
     EXPECT_EQ(finder.stack_used(entry, entry + 8), 32u);
-    EXPECT_EQ(finder.stack_used(entry, entry + 10), std::nullopt); // behind leave
+    EXPECT_EQ(finder.stack_used(entry, entry + 10), std::nullopt); // after leave
     EXPECT_EQ(finder.stack_used(entry, entry + 2), std::nullopt);  // within an instruction
 }
 

@@ -105,7 +105,7 @@ TEST_F(PlacementTest, ThroughPlainInstructions) {
            0x10, kEmulated, "jz 0x1013");
 }
 
-// What ends the block ends the search: nothing behind is executed once for sure.
+// What ends the block ends the search: nothing after is executed once for sure.
 TEST_F(PlacementTest, NothingBehindTheEndOfTheBlock) {
     for (const char* end :
          {"ret", "syscall", "ud2", "int3", "hlt", "int $3", "jmp *%rax", "call *%rax", "jrcxz 1f",
@@ -144,10 +144,10 @@ TEST_F(PlacementTest, OptimizedNopWhereTheKernelHasIt) {
     const std::string nop5 = ".byte 0x0f,0x1f,0x44,0,0\n";
     const std::string entry = "f: " + nop5 + " push %rbx\n pop %rbx\n ret\n .size f,.-f";
     EXPECT_EQ(place(entry, options).kind, kNop);
-    EXPECT_EQ(place(entry).kind, kEmulated) << "the push behind it, unless it is known to be safe";
+    EXPECT_EQ(place(entry).kind, kEmulated) << "the push after it, unless it is known to be safe";
     ProbeSite site =
         place("f: endbr64\n " + nop5 + " push %rbx\n pop %rbx\n ret\n .size f,.-f", options);
-    EXPECT_EQ(site.file_offset - entry_, 4u) << "right behind the endbr64";
+    EXPECT_EQ(site.file_offset - entry_, 4u) << "right after the endbr64";
     EXPECT_EQ(site.kind, kNop);
     // Anywhere else a leaf function may keep data below the stack pointer, where a call pushes.
     expect(place("f: endbr64\n mov %rdi,-8(%rsp)\n mov %rsi,-16(%rsp)\n " + nop5 +
@@ -192,7 +192,7 @@ TEST_F(PlacementTest, EveryDirectBranchFromAnotherFunctionCounts) {
                               " .size f,.-f\n .globl g\n .type g,@function\ng: ") +
                   jump + "\n ret\n .size g,.-g");
         EXPECT_EQ(site.file_offset, entry_) << jump;
-        EXPECT_THAT(site.reason, HasSubstr("jump behind")) << jump;
+        EXPECT_THAT(site.reason, HasSubstr("jump past")) << jump;
     }
 }
 
@@ -332,7 +332,7 @@ TEST_F(PlacementTest, MovesOffWhatMayNotBeProbed) {
         site = place(std::string("f: ") + first + "\n mov %edi,%eax\n ret\n .size f,.-f");
         EXPECT_EQ(site.instruction, "mov %edi, %eax") << first;
         EXPECT_EQ(site.kind, kStepped) << first;
-        EXPECT_THAT(site.reason, HasSubstr("bytes behind the entry, as ")) << first;
+        EXPECT_THAT(site.reason, HasSubstr("bytes after the entry, as ")) << first;
     }
 }
 
@@ -341,7 +341,7 @@ TEST_F(PlacementTest, RefusedWhereNothingElseWillDo) {
                    "its first instruction vmovd %xmm0, %eax is of a kind that the kernel's uprobes "
                    "get wrong, and no other instruction that every call passes once may be probed");
     expect_refused("f: vmovd %xmm0,%eax\n1: dec %edi\n jne 1b\n ret\n .size f,.-f",
-                   "and something may jump behind its first instruction");
+                   "and something may jump past its first instruction");
     expect_refused("f: ud2\n .size f,.-f", "its first instruction ud2 is not on the list");
     expect_refused("f: vzeroupper\n push %rbx\n ret\n", "the extent of the function");
     PlacementOptions options;

@@ -147,7 +147,7 @@ TEST_F(SparseTest, AFileFullOfFindingsCostsNoMoreThanTheyMay) {
 #endif
 }
 
-// A jump from far behind a hole is as good as one beside the function.
+// A jump from far past a hole is as good as one beside the function.
 TEST_F(SparseTest, JumpsBehindHolesAreFound) {
     build(kBody);
     const uint64_t size = 2 * kGiB - kPage;
@@ -208,7 +208,7 @@ TEST_F(SparseTest, MoreCodeThanIsReadIsRefused) {
 
 TEST(Widened, TakesInWhatCrossesAnEdge) {
     const Segment segment{0x400000, 0x1000, 0x10000 + 5, 0x10000 + 5, true, false};
-    const auto wide = widened({{0x1000, 0x1001},    // up to 17 bytes behind it
+    const auto wide = widened({{0x1000, 0x1001},    // up to 17 bytes after it
                                {0x3000, 0x4000},    // and before it
                                {0x4010, 0x4020},    // touches the one before
                                {0x11000, 0x11005}}, // ends with the segment

@@ -336,7 +336,7 @@ g.colder: ret
 }
 
 // From 65,280 sections on the numbers move into the first section header and SHT_SYMTAB_SHNDX. GNU
-// ld makes no such file, so one is made here: empty sections pushed in behind the real ones.
+// ld makes no such file, so one is made here: empty sections pushed in after the real ones.
 TEST_F(SymbolsTest, ExtendedSectionNumbering) {
     build("lib.so", "-shared -fPIC");
     std::string bytes = Workshop::read(shop_.path("lib.so"));
@@ -354,7 +354,7 @@ TEST_F(SymbolsTest, ExtendedSectionNumbering) {
         if ((sections[i].sh_flags & SHF_EXECINSTR) != 0) text = sections[i];
     }
     // Every symbol of a section says "look there", and "there" is the true section, or, for code,
-    // a copy of its header behind all others.
+    // a copy of its header after all others.
     std::vector<uint32_t> indexes;
     for (size_t at = 0; at < sections[symbols].sh_size; at += sizeof(Elf64_Sym)) {
         Elf64_Sym symbol;

@@ -151,22 +151,22 @@ TEST(Gate, JudgesByIntervalAndLimit) {
     EXPECT_EQ(judge(change_of(0.0, 0.001), 0.01), Judgement::kNotWorse);
     EXPECT_EQ(judge(change_of(0.005, 0.001), 0.01), Judgement::kNotWorse);
     EXPECT_EQ(judge(change_of(0.009, 0.001), 0.01), Judgement::kNotWorse); // it is 0.9 %, not 1
-    EXPECT_EQ(judge(change_of(0.02, 0.02), 0.01), Judgement::kNotTold);
-    EXPECT_EQ(judge(change_of(0.0, 0.02), 0.01), Judgement::kNotTold);
+    EXPECT_EQ(judge(change_of(0.02, 0.02), 0.01), Judgement::kUndecided);
+    EXPECT_EQ(judge(change_of(0.0, 0.02), 0.01), Judgement::kUndecided);
     EXPECT_EQ(judge(change_of(0.0, 0.02), 0.10), Judgement::kNotWorse);
 }
 
 TEST(Gate, OneThatIsWorseDecides) {
     Changes changes;
-    EXPECT_EQ(judge(changes, 0.01), Judgement::kNotTold);
+    EXPECT_EQ(judge(changes, 0.01), Judgement::kUndecided);
     changes.changes = {change_of(0, 0.001), change_of(0, 0.5)};
-    EXPECT_EQ(judge(changes, 0.01), Judgement::kNotTold);
+    EXPECT_EQ(judge(changes, 0.01), Judgement::kUndecided);
     changes.changes[1].is_pace = false; // a percentile that is not known holds nothing up
     EXPECT_EQ(judge(changes, 0.01), Judgement::kNotWorse);
     changes.changes.push_back(change_of(0.02, 0.001));
     EXPECT_EQ(judge(changes, 0.01), Judgement::kWorse);
     changes.doubts = {"a is invalid"};
-    EXPECT_EQ(judge(changes, 0.01), Judgement::kNotTold);
+    EXPECT_EQ(judge(changes, 0.01), Judgement::kUndecided);
 }
 
 TEST(Gate, TellsHowMuchLongerItWouldTake) {
@@ -191,7 +191,7 @@ TEST(Gate, ComparesTwoDocuments) {
     EXPECT_EQ(judge(*worse, 0.01), Judgement::kWorse);
     EXPECT_EQ(judge(*worse, 0.05), Judgement::kNotWorse);
     // Of percentiles no more is known than their steps tell.
-    EXPECT_EQ(judge(worse->changes[3], 0.01), Judgement::kNotTold);
+    EXPECT_EQ(judge(worse->changes[3], 0.01), Judgement::kUndecided);
     EXPECT_EQ(judge(changes_between(document_of(100e3, 1), document_of(130e3, 2))->changes[3], 0.1),
               Judgement::kWorse);
 
@@ -209,7 +209,7 @@ TEST(Gate, DoubtsWhatIsInvalidOrCutShort) {
     ASSERT_TRUE(changes);
     EXPECT_THAT(changes->doubts, testing::ElementsAre("b was cut short: the processes ended"));
     EXPECT_THAT(changes->notes, testing::Contains(HasSubstr("different hosts: alpha, beta")));
-    EXPECT_EQ(judge(*changes, 0.01), Judgement::kNotTold);
+    EXPECT_EQ(judge(*changes, 0.01), Judgement::kUndecided);
     const std::string junit = speedbump::report::gate_junit(*changes, 0.01, "s");
     EXPECT_THAT(junit, HasSubstr("failures=\"0\""));
     EXPECT_THAT(junit, HasSubstr("skipped=\"4\""));

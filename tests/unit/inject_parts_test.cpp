@@ -30,7 +30,7 @@ namespace {
 
 using process::RemoteMemory;
 
-// A call site: the bytes of a syscall instruction, and the address behind it.
+// A call site: the bytes of a syscall instruction, and the address after it.
 const unsigned char kCallSite[] = {0x0f, 0x05, 0x90};
 
 user_regs_struct interrupted_call(uint64_t number, int64_t result) {

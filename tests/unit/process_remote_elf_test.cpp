@@ -72,7 +72,7 @@ Exports exports_of(const link_map& file) {
     }
     Exports exports;
     const auto* first = reinterpret_cast<const Elf64_Sym*>(symbols);
-    const auto* end = reinterpret_cast<const Elf64_Sym*>(strings); // which linkers put behind them
+    const auto* end = reinterpret_cast<const Elf64_Sym*>(strings); // which linkers put after them
     for (const Elf64_Sym* symbol = first; symbol + 1 <= end; ++symbol) {
         if (symbol->st_shndx == SHN_UNDEF || symbol->st_value == 0) continue;
         if (ELF64_ST_TYPE(symbol->st_info) == STT_TLS) continue;

@@ -63,7 +63,7 @@ inline Snapshot sample_snapshot() {
     snapshot.targets[1].settings.start = seconds(1);
     snapshot.targets[1].settings.duration = seconds(30);
     session::Target python;
-    python.world = targets::World::kPython;
+    python.runtime = targets::Runtime::kPython;
     python.line_index = 2;
     python.container = "app.views";
     python.name = "render";

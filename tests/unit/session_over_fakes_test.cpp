@@ -55,7 +55,7 @@ class SessionOverFakes : public testing::Test {
         auto hooks = std::make_unique<engine::FakeHooks>(faults_);
         hooks_ = hooks.get();
         for (size_t line = 0; line < parsed.file.lines.size(); ++line)
-            if (parsed.file.lines[line].world == targets::World::kPython)
+            if (parsed.file.lines[line].runtime == targets::Runtime::kPython)
                 hooks->own_lines.push_back(line);
         engines.tree = tree_;
         engines.probes = probes_;

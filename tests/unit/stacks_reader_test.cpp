@@ -51,7 +51,7 @@ TEST_P(EachVersion, FramesInACircle) {
     EXPECT_EQ(only_stack(opened.reader).fault, StackFault::kCircle);
 }
 
-// From 3.14 on freed code objects are counted. One that is freed right behind the look at it,
+// From 3.14 on freed code objects are counted. One that is freed right after the look at it,
 // before the count is read, must not be vouched for by that count.
 TEST(CodeObjects, FreedBehindTheLookAtThem) {
     Opened opened = open(14);

@@ -33,7 +33,7 @@ TargetLine one_line(std::string_view text) {
 
 struct GoodLine {
     const char* text;
-    World world;
+    Runtime runtime;
     bool exclude;
     const char* container;
     const char* name;
@@ -45,7 +45,7 @@ class GoodLines : public testing::TestWithParam<GoodLine> {};
 TEST_P(GoodLines, AreParsed) {
     const GoodLine& expected = GetParam();
     const TargetLine line = one_line(expected.text);
-    EXPECT_EQ(line.world, expected.world);
+    EXPECT_EQ(line.runtime, expected.runtime);
     EXPECT_EQ(line.exclude, expected.exclude);
     EXPECT_EQ(line.container.text, expected.container);
     EXPECT_EQ(line.name.text, expected.name);
@@ -56,44 +56,45 @@ INSTANTIATE_TEST_SUITE_P(
     Table, GoodLines,
     testing::Values(
         // as the older Python package has them
-        GoodLine{"mymodule:foo", World::kPython, false, "mymodule", "foo", "mymodule:foo"},
-        GoodLine{"  *transformers*:Llama*.forward \t", World::kPython, false, "*transformers*",
+        GoodLine{"mymodule:foo", Runtime::kPython, false, "mymodule", "foo", "mymodule:foo"},
+        GoodLine{"  *transformers*:Llama*.forward \t", Runtime::kPython, false, "*transformers*",
                  "Llama*.forward", "*transformers*:Llama*.forward"},
-        GoodLine{"m:outer.<locals>.inner", World::kPython, false, "m", "outer.<locals>.inner",
+        GoodLine{"m:outer.<locals>.inner", Runtime::kPython, false, "m", "outer.<locals>.inner",
                  "m:outer.<locals>.inner"},
-        GoodLine{"m:<module>", World::kPython, false, "m", "<module>", "m:<module>"},
-        GoodLine{"a b : c", World::kPython, false, "a b", "c", "a b : c"},
-        GoodLine{"a::b", World::kPython, false, "a", ":b", "a::b"},
-        GoodLine{"m:0x12", World::kPython, false, "m", "0x12", "m:0x12"},
+        GoodLine{"m:<module>", Runtime::kPython, false, "m", "<module>", "m:<module>"},
+        GoodLine{"a b : c", Runtime::kPython, false, "a b", "c", "a b : c"},
+        GoodLine{"a::b", Runtime::kPython, false, "a", ":b", "a::b"},
+        GoodLine{"m:0x12", Runtime::kPython, false, "m", "0x12", "m:0x12"},
         // as the kernel module has them
-        GoodLine{"+/usr/bin/app:main", World::kNative, false, "/usr/bin/app", "main",
+        GoodLine{"+/usr/bin/app:main", Runtime::kNative, false, "/usr/bin/app", "main",
                  "+/usr/bin/app:main"},
-        GoodLine{"+/lib/x.so:foo 1000 pid=12", World::kNative, false, "/lib/x.so", "foo",
+        GoodLine{"+/lib/x.so:foo 1000 pid=12", Runtime::kNative, false, "/lib/x.so", "foo",
                  "+/lib/x.so:foo 1000 pid=12"},
         // the rest of the syntax
-        GoodLine{"!m:foo", World::kPython, true, "m", "foo", "!m:foo"},
-        GoodLine{"!+libz.so.1:deflate", World::kNative, true, "libz.so.1", "deflate",
+        GoodLine{"!m:foo", Runtime::kPython, true, "m", "foo", "!m:foo"},
+        GoodLine{"!+libz.so.1:deflate", Runtime::kNative, true, "libz.so.1", "deflate",
                  "!+libz.so.1:deflate"},
-        GoodLine{"! + exe : f", World::kNative, true, "exe", "f", "! + exe : f"},
-        GoodLine{"m:foo # why", World::kPython, false, "m", "foo", "m:foo"},
-        GoodLine{"m:foo\t#why", World::kPython, false, "m", "foo", "m:foo"},
-        GoodLine{"m:foo#bar", World::kPython, false, "m", "foo#bar", "m:foo#bar"},
-        GoodLine{"m:#bar", World::kPython, false, "m", "#bar", "m:#bar"},
-        GoodLine{"a#b:c", World::kPython, false, "a#b", "c", "a#b:c"},
-        GoodLine{"+exe:ns::f(int)", World::kNative, false, "exe", "ns::f(int)", "+exe:ns::f(int)"},
-        GoodLine{R"x(+exe:"ns::f(int, char # x)" delay=1us)x", World::kNative, false, "exe",
+        GoodLine{"! + exe : f", Runtime::kNative, true, "exe", "f", "! + exe : f"},
+        GoodLine{"m:foo # why", Runtime::kPython, false, "m", "foo", "m:foo"},
+        GoodLine{"m:foo\t#why", Runtime::kPython, false, "m", "foo", "m:foo"},
+        GoodLine{"m:foo#bar", Runtime::kPython, false, "m", "foo#bar", "m:foo#bar"},
+        GoodLine{"m:#bar", Runtime::kPython, false, "m", "#bar", "m:#bar"},
+        GoodLine{"a#b:c", Runtime::kPython, false, "a#b", "c", "a#b:c"},
+        GoodLine{"+exe:ns::f(int)", Runtime::kNative, false, "exe", "ns::f(int)",
+                 "+exe:ns::f(int)"},
+        GoodLine{R"x(+exe:"ns::f(int, char # x)" delay=1us)x", Runtime::kNative, false, "exe",
                  "ns::f(int, char # x)", R"x(+exe:"ns::f(int, char # x)" delay=1us)x"},
-        GoodLine{R"("C:\\app\\m.py":f)", World::kPython, false, R"(C:\app\m.py)", "f",
+        GoodLine{R"("C:\\app\\m.py":f)", Runtime::kPython, false, R"(C:\app\m.py)", "f",
                  R"("C:\\app\\m.py":f)"},
-        GoodLine{R"(+"/srv/a:b c/\"q\"" : "f g")", World::kNative, false, R"(/srv/a:b c/"q")",
+        GoodLine{R"(+"/srv/a:b c/\"q\"" : "f g")", Runtime::kNative, false, R"(/srv/a:b c/"q")",
                  "f g", R"(+"/srv/a:b c/\"q\"" : "f g")"},
-        GoodLine{R"(+lib.so:operator""_ms*)", World::kNative, false, "lib.so", R"(operator""_ms*)",
-                 R"(+lib.so:operator""_ms*)"},
-        GoodLine{R"(a\b:c\d)", World::kPython, false, R"(a\b)", R"(c\d)", R"(a\b:c\d)"},
-        GoodLine{"\xef\xbb\xbfm:f", World::kPython, false, "m", "f", "m:f"},
-        GoodLine{"m\xff:f\xfe", World::kPython, false, "m\xff", "f\xfe", "m\xff:f\xfe"},
-        GoodLine{"+*/lib?.so:f", World::kNative, false, "*/lib?.so", "f", "+*/lib?.so:f"},
-        GoodLine{"m:delay=1us", World::kPython, false, "m", "delay=1us", "m:delay=1us"}));
+        GoodLine{R"(+lib.so:operator""_ms*)", Runtime::kNative, false, "lib.so",
+                 R"(operator""_ms*)", R"(+lib.so:operator""_ms*)"},
+        GoodLine{R"(a\b:c\d)", Runtime::kPython, false, R"(a\b)", R"(c\d)", R"(a\b:c\d)"},
+        GoodLine{"\xef\xbb\xbfm:f", Runtime::kPython, false, "m", "f", "m:f"},
+        GoodLine{"m\xff:f\xfe", Runtime::kPython, false, "m\xff", "f\xfe", "m\xff:f\xfe"},
+        GoodLine{"+*/lib?.so:f", Runtime::kNative, false, "*/lib?.so", "f", "+*/lib?.so:f"},
+        GoodLine{"m:delay=1us", Runtime::kPython, false, "m", "delay=1us", "m:delay=1us"}));
 
 TEST(Parser, SkipsEmptyLinesAndComments) {
     const ParseOutcome outcome = parse("\n  \t\r\n# a\n   # b:c d=e\n#\"");
@@ -225,15 +226,15 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{"\"foo:bar", 1, 1, "never closed", "'\"'"},
         BadLine{"foo:\"bar # x", 5, 1, "never closed", "'\"'"},
         BadLine{R"(foo:"b\n")", 7, 2, "unknown escape", R"(\\ for a backslash)"},
-        BadLine{"\"foo\"x:bar", 6, 5, "behind the closing quote", "':'"},
-        BadLine{"foo:\"bar\"x", 10, 1, "behind the closing quote", "white space"},
-        BadLine{"!foo:bar delay=1us", 10, 9, "behind an exclusion", "no options"},
+        BadLine{"\"foo\"x:bar", 6, 5, "after the closing quote", "':'"},
+        BadLine{"foo:\"bar\"x", 10, 1, "after the closing quote", "white space"},
+        BadLine{"!foo:bar delay=1us", 10, 9, "after an exclusion", "no options"},
         BadLine{"foo:bar dely=10us", 9, 9, "unknown option 'dely=10us'", "delay="},
         BadLine{"foo:bar delay=10 us", 18, 2, "unknown option 'us'", "no space"},
         BadLine{"foo:bar delay = 10us", 9, 5, "has no value", "delay=VALUE"},
         BadLine{"foo:bar delay=", 9, 6, "missing duration", "10us"},
         BadLine{"foo:bar delay=10m", 15, 3, "no known unit", "ns, us, ms or s"},
-        BadLine{"foo:bar delay=-1us", 15, 4, "is no duration", "10us"},
+        BadLine{"foo:bar delay=-1us", 15, 4, "is not a duration", "10us"},
         BadLine{"foo:bar delay=1e3", 15, 3, "no known unit", "ns, us, ms or s"},
         BadLine{"foo:bar delay=10.000001s", 15, 10, "more than 10s", "0 to 10s"},
         BadLine{"foo:bar start=99999999999s", 15, 12, "too long", "10us"},
@@ -503,11 +504,11 @@ TEST_F(Load, KeepsTheErrnoOfAMissingFile) {
 }
 
 TEST_F(Load, RefusesWhatIsNoRegularFile) {
-    EXPECT_THAT(error_of(directory_), HasSubstr("is no regular file"));
-    EXPECT_THAT(error_of("/dev/zero"), HasSubstr("is no regular file"));
+    EXPECT_THAT(error_of(directory_), HasSubstr("is not a regular file"));
+    EXPECT_THAT(error_of("/dev/zero"), HasSubstr("is not a regular file"));
     const std::string fifo = directory_ / "fifo";
     ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
-    EXPECT_THAT(error_of(fifo), HasSubstr("is no regular file"));
+    EXPECT_THAT(error_of(fifo), HasSubstr("is not a regular file"));
 }
 
 TEST_F(Load, RefusesFilesOver16MiB) {

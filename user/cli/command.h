@@ -15,7 +15,7 @@ using Action = std::function<Result<int>()>;
 
 // Each adds one command to `app`; when the command line names it, `action` is set to what it does.
 void add_attach(CLI::App& app, Action& action);
-// `program` is what stands behind "--": the program and its arguments. Must outlive the action.
+// `program` is what stands after "--": the program and its arguments. Must outlive the action.
 void add_run(CLI::App& app, Action& action, const std::vector<std::string>& program);
 void add_check(CLI::App& app, Action& action);
 void add_list(CLI::App& app, Action& action);

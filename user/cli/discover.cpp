@@ -158,7 +158,7 @@ void add_discover(CLI::App& app, Action& action) {
     command->add_option("--rate", arguments->rate, "samples of each thread per second (99)")
         ->type_name("N")
         ->check(number_between(1, 10000));
-    command->add_option("--top", arguments->top, "candidates of each world (20; 0: all)")
+    command->add_option("--top", arguments->top, "candidates of each runtime (20; 0: all)")
         ->type_name("N");
     command->add_option("-o,--output", arguments->targets_path, "write a targets file")
         ->type_name("FILE");

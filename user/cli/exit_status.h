@@ -15,8 +15,8 @@ enum ExitStatus : int {
     kNothingMatched = 3,
     kNoPermission = 4,
     kHostCannot = 5,
-    kWorse = 6,   // --fail-if-worse: it is
-    kNotTold = 7, // --fail-if-worse: what was measured does not tell
+    kWorse = 6,     // --fail-if-worse: it is
+    kUndecided = 7, // --fail-if-worse: what was measured does not tell
     kNotExecutable = lifecycle::kProgramNotRunnable,
     kNoSuchProgram = lifecycle::kProgramNotThere,
     kSignalBase = lifecycle::kEndedBySignal,

@@ -41,7 +41,7 @@ Result<void> add_positive(experiment::Request& request, const std::string& text)
     targets::ParseOutcome outcome = targets::parse_targets(text, "--positive");
     if (!outcome.errors.empty() || outcome.file.lines.size() != 1)
         return make_error(ErrorKind::kUsage,
-                          "--positive: '" + text + "' is no line of a targets file");
+                          "--positive: '" + text + "' is not a line of a targets file");
     request.positive_lines.push_back(request.file.lines.size());
     request.file.lines.push_back(std::move(outcome.file.lines.front()));
     return {};
@@ -106,8 +106,9 @@ Result<experiment::Request> complete(const ExperimentArguments& arguments) {
     for (const std::string& text : arguments.doses) {
         const auto dose = targets::parse_duration(text);
         if (!dose || dose->count() == 0 || *dose > targets::kMaxDelay)
-            return make_error(ErrorKind::kUsage,
-                              "--doses: '" + text + "' is no delay of more than 0 and up to 10s");
+            return make_error(
+                ErrorKind::kUsage,
+                "--doses: '" + text + "' is not a delay of more than 0 and up to 10s");
         request.doses.push_back(*dose);
     }
     std::sort(request.doses.begin(), request.doses.end());

@@ -41,10 +41,10 @@ Result<int> Gate::judge(const experiment::Changes& changes) {
             return int{kDone};
         case experiment::Judgement::kWorse:
             return int{kWorse};
-        case experiment::Judgement::kNotTold:
-            return int{kNotTold};
+        case experiment::Judgement::kUndecided:
+            return int{kUndecided};
     }
-    return int{kNotTold};
+    return int{kUndecided};
 }
 
 } // namespace speedbump::cli

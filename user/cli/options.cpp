@@ -63,15 +63,15 @@ Result<double> parse_share(const std::string& option, const std::string& text) {
     }
     const bool is_percent = used > 0 && text.substr(used) == "%";
     if (used == 0 || (used != text.size() && !is_percent) || !(value > 0) || value > 1e6)
-        return make_error(ErrorKind::kUsage, option + ": '" + text + "' is no share such as 5%");
+        return make_error(ErrorKind::kUsage, option + ": '" + text + "' is not a share such as 5%");
     return is_percent ? value / 100 : value;
 }
 
-CLI::Validator number_between(double least, double most) {
-    return checked(fmt::format("a number from {} to {}", least, most),
-                   [least, most](const std::string& text) {
+CLI::Validator number_between(double min, double max) {
+    return checked(fmt::format("a number from {} to {}", min, max),
+                   [min, max](const std::string& text) {
                        const auto value = number(text);
-                       return value && *value >= least && *value <= most;
+                       return value && *value >= min && *value <= max;
                    });
 }
 

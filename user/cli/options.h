@@ -48,7 +48,7 @@ void add_session_options(CLI::App& command, SessionArguments& arguments);
 Result<double> parse_share(const std::string& option, const std::string& text);
 
 // What an option's value must be; the error names the value and what it should have been.
-CLI::Validator number_between(double least, double most);
+CLI::Validator number_between(double min, double max);
 CLI::Validator positive_number();
 CLI::Validator process_id();
 CLI::Validator one_of(std::vector<std::string> words);

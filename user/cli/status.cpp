@@ -35,7 +35,7 @@ Result<std::string> ask_status(pid_t pid) {
     const auto document = nlohmann::ordered_json::parse(*answer, nullptr, false);
     const auto found = document.find("session");
     if (found == document.end()) {
-        return make_error(ErrorKind::kInvalid, fmt::format("session {} tells nothing", pid));
+        return make_error(ErrorKind::kInvalid, fmt::format("session {} has reported nothing", pid));
     }
     return found->dump();
 }

@@ -66,7 +66,7 @@ Result<std::string> take_pattern(std::string_view& rest) {
         if (at == rest.size()) return usage("set: missing closing '\"'", kSetForm);
         ++at;
         if (at < rest.size() && !is_space(rest[at])) {
-            return usage("set: text right behind the closing '\"'", kSetForm);
+            return usage("set: text right after the closing '\"'", kSetForm);
         }
     } else {
         while (at < rest.size() && !is_space(rest[at])) pattern += rest[at++];

@@ -36,7 +36,7 @@ constexpr auto kFifoWarningInterval = std::chrono::seconds(1);
 // What an epoll event is about; all else is a client's descriptor.
 enum Source : uint64_t { kListener = uint64_t{1} << 32, kFifo, kMore };
 
-// Collects bytes and gives lines. A line that is too long is left out and told of once.
+// Collects bytes and gives lines. A line that is too long is left out and reported once.
 class LineBuffer {
   public:
     void append(const char* bytes, size_t count) {
@@ -77,24 +77,24 @@ struct Client {
     Fd fd;
     LineBuffer in;
     std::string out;
-    Clock::time_point last_heard = Clock::now();
+    Clock::time_point last_read = Clock::now();
     bool waits_for_detach = false;
     bool ended = false; // sends no more requests
     bool gone = false;
 };
 
-enum class Heard { kSome, kNothing, kEnd };
+enum class Read { kSome, kNothing, kEnd };
 
 // Reads once. `buffer` gets at most one request's worth, so that a flood waits in the kernel.
-Heard hear(int fd, LineBuffer& buffer) {
+Read read_some(int fd, LineBuffer& buffer) {
     std::array<char, 4096> bytes;
     const ssize_t got = ::read(fd, bytes.data(), bytes.size());
     if (got > 0) {
         buffer.append(bytes.data(), static_cast<size_t>(got));
-        return Heard::kSome;
+        return Read::kSome;
     }
     const bool is_empty = got < 0 && (errno == EAGAIN || errno == EINTR);
-    return is_empty ? Heard::kNothing : Heard::kEnd;
+    return is_empty ? Read::kNothing : Read::kEnd;
 }
 
 bool may_control(uid_t user) {
@@ -130,13 +130,13 @@ struct ControlServer::Impl {
     void accept_clients();
     void make_room();
     void admit(Fd fd);
-    void hear_client(Client& client);
+    void read_client(Client& client);
     void flush(Client& client);
     void handle(Client& client);
-    void hear_fifo();
+    void read_fifo();
     void handle_fifo();
     std::string answer(const ControlRequest& request);
-    void settle();
+    void end_turn();
 };
 
 // --- setting up
@@ -212,7 +212,7 @@ Result<void> ControlServer::open_fifo(const std::string& path) {
     struct stat status = {};
     if (::fstat(place.get(), &status) != 0) return errno_error("fifo " + path, errno);
     if (!S_ISFIFO(status.st_mode)) {
-        return make_error(ErrorKind::kUsage, path + " is no fifo")
+        return make_error(ErrorKind::kUsage, path + " is not a fifo")
             .with_hint("mkfifo -m 600 " + path);
     }
     if (!may_control(status.st_uid)) {
@@ -272,8 +272,8 @@ void ControlServer::Impl::make_room() {
     if (clients.size() < kMaxControlClients) return;
     const auto longest_silent =
         std::min_element(clients.begin(), clients.end(), [](const auto& a, const auto& b) {
-            return std::pair(a.waits_for_detach, a.last_heard) <
-                   std::pair(b.waits_for_detach, b.last_heard);
+            return std::pair(a.waits_for_detach, a.last_read) <
+                   std::pair(b.waits_for_detach, b.last_read);
         });
     clients.erase(longest_silent);
 }
@@ -296,14 +296,14 @@ void ControlServer::Impl::admit(Fd fd) {
     clients.back().fd = std::move(fd);
 }
 
-void ControlServer::Impl::hear_client(Client& client) {
-    switch (hear(client.fd.get(), client.in)) {
-        case Heard::kSome:
-            client.last_heard = Clock::now();
+void ControlServer::Impl::read_client(Client& client) {
+    switch (read_some(client.fd.get(), client.in)) {
+        case Read::kSome:
+            client.last_read = Clock::now();
             break;
-        case Heard::kNothing:
+        case Read::kNothing:
             break;
-        case Heard::kEnd:
+        case Read::kEnd:
             client.ended = true;
             break;
     }
@@ -373,8 +373,8 @@ std::string ControlServer::Impl::answer(const ControlRequest& request) {
 
 // --- the fifo
 
-void ControlServer::Impl::hear_fifo() {
-    if (hear(fifo.get(), fifo_lines) == Heard::kEnd) {
+void ControlServer::Impl::read_fifo() {
+    if (read_some(fifo.get(), fifo_lines) == Read::kEnd) {
         ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, fifo.get(), nullptr);
         warn("the control fifo can't be read any more");
         fifo.reset();
@@ -426,13 +426,13 @@ void ControlServer::serve() {
     for (int i = 0; i < ready; ++i) {
         const uint64_t source = events[static_cast<size_t>(i)].data.u64;
         if (source == kListener) is_calling = true;
-        if (source == kFifo && !self.fifo_lines.has_line()) self.hear_fifo();
+        if (source == kFifo && !self.fifo_lines.has_line()) self.read_fifo();
         for (Client& client : self.clients) {
             if (static_cast<uint64_t>(client.fd.get()) != source) continue;
             if (!client.out.empty()) {
                 self.flush(client);
             } else if (!client.in.has_line()) {
-                self.hear_client(client);
+                self.read_client(client);
             }
         }
     }
@@ -443,11 +443,11 @@ void ControlServer::serve() {
         if (may_go_on && client.in.has_line()) self.handle(client);
     }
     if (self.fifo_lines.has_line()) self.handle_fifo();
-    self.settle();
+    self.end_turn();
 }
 
 // Drops who is gone, and says what each of the others is waited for.
-void ControlServer::Impl::settle() {
+void ControlServer::Impl::end_turn() {
     clients.remove_if([](const Client& client) {
         const bool is_done =
             client.ended && client.out.empty() && !client.in.has_line() && !client.waits_for_detach;
@@ -458,7 +458,7 @@ void ControlServer::Impl::settle() {
         epoll_event event = {};
         event.data.u64 = static_cast<uint64_t>(client.fd.get());
         if (client.waits_for_detach) {
-            // out of the set: a hang-up would be told for ever
+            // out of the set: a hang-up would be reported for ever
             ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, client.fd.get(), &event);
             continue;
         }

@@ -52,7 +52,7 @@ class NativeSurvey::Impl {
   private:
     Result<std::vector<engine::Attached>> attach(const std::vector<uint32_t>& batch);
     Result<double> take_counts(std::map<uint32_t, double>* costs);
-    Result<bool> watch(const std::vector<uint32_t>& batch, nanoseconds time, nanoseconds least);
+    Result<bool> watch(const std::vector<uint32_t>& batch, nanoseconds time, nanoseconds min_time);
     void mark_dear(const std::map<uint32_t, double>& costs, nanoseconds watched);
     void pay_back() const;
     Result<void> watch_seen(Clock::time_point end);
@@ -238,11 +238,11 @@ Result<double> NativeSurvey::Impl::take_counts(std::map<uint32_t, double>* costs
     return sum;
 }
 
-// Counts a batch for some time, for `least` of it also when the survey's is over: on a busy machine
-// that may have gone by while the probes were put in place. False when it was too dear and was
-// given up early.
+// Counts a batch for some time, for `min_time` of it also when the survey's is over: on a busy
+// machine that may have gone by while the probes were put in place. False when it was too dear and
+// was given up early.
 Result<bool> NativeSurvey::Impl::watch(const std::vector<uint32_t>& batch, nanoseconds time,
-                                       nanoseconds least) {
+                                       nanoseconds min_time) {
     auto attached = attach(batch);
     if (!attached) return std::move(attached).error();
     const auto before = take_counts(nullptr);
@@ -263,7 +263,7 @@ Result<bool> NativeSurvey::Impl::watch(const std::vector<uint32_t>& batch, nanos
         is_too_dear = cost > 2 * options_.budget * static_cast<double>(watched.count()) &&
                       cost > options_.budget * 5e6;
     } while (!is_too_dear && !(*interrupted_)() &&
-             (watched < least || (watched < time && !is_over())));
+             (watched < min_time || (watched < time && !is_over())));
     engines_.probes->release(std::move(*attached));
     const auto after = take_counts(nullptr);
     if (!after) return after.error();

@@ -37,7 +37,7 @@ constexpr auto kListAgain = std::chrono::seconds(1);
 struct Whole {
     Sampled thread;
     std::vector<WholeFrame> frames;
-    bool is_whole = true; // else one of the worlds, or some of the native callers, are missing
+    bool is_whole = true; // else one of the runtimes, or some of the native callers, are missing
 };
 
 // What is known of a thread that is off the CPUs; it holds until it runs again.

@@ -109,10 +109,10 @@ void ExitWalk::read_tables() {
 }
 
 void ExitWalk::read_distances(uint64_t table, std::optional<uint64_t> bound) {
-    const uint64_t most = bound.value_or(kMaxTable);
-    if (most * 4 > table_budget_) return refuse("it has too many tables");
-    table_budget_ -= most * 4;
-    const auto bytes = read_address(*finder_.file, table, most * 4);
+    const uint64_t max_entries = bound.value_or(kMaxTable);
+    if (max_entries * 4 > table_budget_) return refuse("it has too many tables");
+    table_budget_ -= max_entries * 4;
+    const auto bytes = read_address(*finder_.file, table, max_entries * 4);
     const size_t entries = bytes ? bytes->size() / 4 : 0;
     if (bound && entries < *bound) return refuse("a table of jumps can't be read");
     for (size_t i = 0; i < entries && reason_.empty(); ++i) {
@@ -136,10 +136,10 @@ bool ExitWalk::ends_table(uint64_t target) const {
 }
 
 void ExitWalk::read_addresses(uint64_t table, std::optional<uint64_t> bound) {
-    const uint64_t most = bound.value_or(kMaxTable);
-    if (most * 8 > table_budget_) return refuse("it has too many tables");
-    table_budget_ -= most * 8;
-    const auto bytes = read_address(*finder_.file, table, most * 8);
+    const uint64_t max_entries = bound.value_or(kMaxTable);
+    if (max_entries * 8 > table_budget_) return refuse("it has too many tables");
+    table_budget_ -= max_entries * 8;
+    const auto bytes = read_address(*finder_.file, table, max_entries * 8);
     const size_t entries = bytes ? bytes->size() / 8 : 0;
     if (bound && entries < *bound) return refuse("a table of jumps can't be read");
     for (size_t i = 0; i < entries && reason_.empty(); ++i) {

@@ -20,7 +20,7 @@ struct JumpOperand {
     uint8_t index = kNone;
     uint8_t scale = 0;
     bool in_memory = false;
-    bool from_next = false; // the displacement counts from behind the jump
+    bool from_next = false; // the displacement counts from after the jump
     int64_t displacement = 0;
 };
 
@@ -55,7 +55,7 @@ struct WaysOut {
 // stack pointer is what it was at the entry exactly when that call ends there; a jump that stays in
 // the function has it lower, or leads into one of the parts.
 //
-// Followed are: what lies behind each instruction, direct jumps, tables of jumps, addresses of own
+// Followed are: what lies after each instruction, direct jumps, tables of jumps, addresses of own
 // code that are taken, and landing pads of exceptions. A jump to the start of another function, or
 // through memory or a register to no known part, is a tail call. Code without a symbol that is
 // jumped to belongs to the function.

@@ -176,7 +176,7 @@ Result<void> Image::parse_sections() {
     Elf64_Shdr first;
     if (header_.e_shoff > size() || size() - header_.e_shoff < sizeof first ||
         !source_->read(header_.e_shoff, &first, sizeof first))
-        return damaged("the section headers lie behind the end of the file");
+        return damaged("the section headers lie past the end of the file");
     // With 0xff00 sections and more the true numbers are in the first, unused, section header.
     uint64_t count = header_.e_shnum != 0 ? header_.e_shnum : first.sh_size;
     uint64_t names = header_.e_shstrndx != SHN_XINDEX ? header_.e_shstrndx : first.sh_link;
@@ -352,7 +352,7 @@ std::vector<std::pair<uint64_t, uint64_t>> Image::frames() const {
 }
 
 std::optional<uint64_t> Image::frame_end(uint64_t fde, uint64_t start) const {
-    constexpr size_t kBegin = 8; // behind the length and the distance to the CIE
+    constexpr size_t kBegin = 8; // after the length and the distance to the CIE
     auto bytes = read_address(fde, kBegin + 8, kBegin + 8, ".eh_frame");
     if (!bytes || bytes->size() != kBegin + 8) return std::nullopt;
     if (fde + kBegin + value_at<int32_t>(*bytes, kBegin) != start) return std::nullopt;

@@ -31,8 +31,8 @@ constexpr size_t kBlock = 1u << 20;
 // What a thread takes at a time.
 constexpr size_t kPartBytes = 4u << 20;
 constexpr size_t kPartTables = 4u << 10;
-constexpr const char* kJump = "something may jump behind its first instruction";
-constexpr const char* kPointer = "a pointer in the file's data leads behind it";
+constexpr const char* kJump = "something may jump past its first instruction";
+constexpr const char* kPointer = "a pointer in the file's data leads past it";
 constexpr const char* kTooMany = "the file has too many jump tables to be searched";
 
 int32_t read_i32(const unsigned char* at) {
@@ -118,7 +118,7 @@ class JumpSearch {
     }
 
     void find_symbols() {
-        constexpr const char* kObstacle = "another symbol lies behind its first instruction";
+        constexpr const char* kObstacle = "another symbol lies after its first instruction";
         for (const Function& function : file_.functions())
             if (is_marked(function.address)) add_target(function.address, 0, kObstacle);
         for (uint64_t label : file_.labels())
@@ -279,7 +279,7 @@ class JumpSearch {
         });
         for (const Found& found : parts) {
             for (const Jump& jump : found.jumps)
-                add_target(jump.target, jump.from, "a jump table leads behind it");
+                add_target(jump.target, jump.from, "a jump table leads past it");
             if (found.too_many || found.entries >= table_budget_) {
                 stop_moving(kTooMany);
                 table_budget_ = 0;
@@ -409,11 +409,11 @@ class JumpSearch {
             if (!has_table)
                 refuse("the function jumps through a register to where is not known");
             else if (hit)
-                refuse("a jump table of the function may lead behind it");
+                refuse("a jump table of the function may lead past it");
         }
     }
 
-    // Whether a distance from `table`, near it, leads behind the entry up to the site.
+    // Whether a distance from `table`, near it, leads past the entry up to the site.
     bool may_lead_into(DataReader& reader, uint64_t table, const Stretch& stretch) const {
         const uint64_t begin = table - std::min(table, kTableBefore);
         for (const Segment& segment : file_.segments()) {

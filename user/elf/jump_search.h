@@ -13,17 +13,17 @@ constexpr uint64_t kLongestStretch = 207; // bytes that are watched
 // Straight-line code from a function's entry on. Addresses are those of the file.
 struct Stretch {
     uint64_t entry = 0;
-    uint64_t end = 0;         // behind the last instruction
+    uint64_t end = 0;         // after the last instruction
     uint64_t watched_end = 0; // up to here it matters whether something jumps in
     uint64_t last_branch = 0; // address of the branch that ends it, or 0
     uint64_t function_end = 0;
-    // The answer: the first place behind the entry that something may jump to, and what.
+    // The answer: the first place after the entry that something may jump to, and what.
     uint64_t first_target = UINT64_MAX;
     const char* obstacle = nullptr;
 };
 
 // Finds for each stretch (ascending by entry) whether a direct branch of the whole file, a jump
-// table, a pointer or another symbol may lead behind its entry. What can't be searched counts as
+// table, a pointer or another symbol may lead past its entry. What can't be searched counts as
 // found. x86-64 only.
 void find_jumps_into(const ElfFile& file, std::span<Stretch> stretches);
 

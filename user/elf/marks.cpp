@@ -22,7 +22,7 @@ constexpr uint64_t aligned(uint64_t size) {
     return (size + 3) & ~uint64_t{3};
 }
 
-// The string at the beginning of `text`, which is cut off behind it; empty where none ends.
+// The string at the beginning of `text`, which is cut off after it; empty where none ends.
 std::string take_string(std::string_view& text) {
     const size_t end = text.find('\0');
     if (end == std::string_view::npos) {

@@ -15,7 +15,7 @@ struct Mark {
     std::string provider, name;
     uint64_t address = 0;                  // before relocation
     uint64_t file_offset = 0;              // of the instruction
-    std::basic_string<unsigned char> code; // what stands there, and some bytes behind it; none: it
+    std::basic_string<unsigned char> code; // what stands there, and some bytes after it; none: it
                                            // lies in no code of the file
     // Of the 16 bits that the program looks at, which are above 0 while the mark is probed.
     uint64_t semaphore_address = 0; // 0: it has none

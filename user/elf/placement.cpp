@@ -30,7 +30,7 @@ Error refusal(std::string reason) {
     return make_error(ErrorKind::kUnsupported, std::move(reason));
 }
 
-// Whether straight-line execution surely goes on behind the instruction, in the same thread, with
+// Whether straight-line execution surely goes on after the instruction, in the same thread, with
 // nothing special about a trap there.
 bool passes_through(const ZydisDecodedInstruction& instruction,
                     const ZydisDecodedOperand* operands) {
@@ -103,7 +103,7 @@ struct Entry {
     SiteVerdict verdict;
 };
 
-// An entry with sites behind it that are better.
+// An entry with sites after it that are better.
 struct Run {
     Entry entry;
     std::vector<Site> sites;
@@ -174,7 +174,7 @@ class Placement {
         return at == address - function.address;
     }
 
-    // The site at the entry; keeps a run when there is something better behind it.
+    // The site at the entry; keeps a run when there is something better after it.
     Result<ProbeSite> look_at(uint64_t offset) {
         Result<Entry> proven = prove(offset);
         if (!proven) return std::move(proven).error();
@@ -272,10 +272,10 @@ class Placement {
             offset, best->kind, text_at(offset, best->address),
             run.entry.verdict.allowed
                 ? fmt::format(
-                      "{} bytes behind the entry, as {} there would be single-stepped; every call "
+                      "{} bytes after the entry, as {} there would be single-stepped; every call "
                       "passes here once",
                       distance, first)
-                : fmt::format("{} bytes behind the entry, as {} there {}; every call passes here "
+                : fmt::format("{} bytes after the entry, as {} there {}; every call passes here "
                               "once",
                               distance, first, run.entry.verdict.reason)};
     }

@@ -27,7 +27,7 @@ struct PlacementOptions : SiteOptions {
 // Chooses for each function (file offsets of entries in `file`) the cheapest instruction of its
 // entry block that may be probed (judge_site) and certainly runs exactly once per call: reached by
 // straight-line code from the entry, and no direct branch of the whole file, and no jump-table
-// entry of the function, lands behind the entry up to and on it. Where that is not certain the
+// entry of the function, lands past the entry up to and on it. Where that is not certain the
 // entry itself. kUnsupported, with the reason as message, where no probe is known to be harmless.
 std::vector<Result<ProbeSite>> place_probes(const ElfFile& file, std::span<const uint64_t> entries,
                                             const PlacementOptions& options);

@@ -12,12 +12,12 @@ namespace speedbump::elf {
 enum class SiteKind : uint8_t {
     kOptimizedNop = 0, // 5-byte nop that the kernel rewrites into a call (Linux 6.18, x86-64)
     kEmulated = 1,     // nop, push %reg, relative jmp, jcc, call
-    kSingleStep = 2,   // executed out of line, with a trap behind it
+    kSingleStep = 2,   // executed out of line, with a trap after it
 };
 
 // Where in its function an instruction is.
 enum class SitePosition : uint8_t {
-    kEntry,  // the first one, or right behind the endbr64 that is: nothing lives below the stack
+    kEntry,  // the first one, or right after the endbr64 that is: nothing lives below the stack
     kInside, // anywhere else: a leaf function may keep data below the stack pointer
 };
 
@@ -37,7 +37,7 @@ struct SiteVerdict {
 
 // Whether a probe on this instruction changes time and nothing else, on every kernel from 6.1 on:
 // a list of decoded forms, of which each is known to be executed right (docs/probe-sites.md).
-// `code` begins with the instruction and may go on behind it; `address` is where the file says it
+// `code` begins with the instruction and may go on after it; `address` is where the file says it
 // is loaded, relocation aside. On aarch64 everything is allowed: the kernel refuses by itself.
 SiteVerdict judge_site(std::basic_string_view<unsigned char> code, uint64_t address,
                        const SiteOptions& options, SitePosition position);

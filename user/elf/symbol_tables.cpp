@@ -134,7 +134,7 @@ Result<void> SymbolCollector::add(const SymbolTable& table, const std::vector<El
         if (!may_be_function(symbol, index, sections)) continue;
         if (symbol.st_name >= table.strings->size()) {
             if (!is_typed(symbol)) continue;
-            return damaged(name, "a symbol's name lies behind the end of its string table");
+            return damaged(name, "a symbol's name lies past the end of its string table");
         }
         const char* text = reinterpret_cast<const char*>(table.strings->data()) + symbol.st_name;
         const size_t room = table.strings->size() - symbol.st_name;

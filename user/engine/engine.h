@@ -137,16 +137,16 @@ class DelayEngine {
     // What a call costs with a delay of 0, where the target is of this kind.
     virtual nanoseconds floor(elf::SiteKind kind) const = 0;
 
-    // Takes effect with the next tend() at the latest. Windows count from `armed_at_ns`
+    // Takes effect with the next handle_events() at the latest. Windows count from `armed_at_ns`
     // (monotonic_ns()); 0: not armed yet, none.
     virtual Result<void> configure(uint32_t target, const TargetSettings& settings,
                                    uint64_t armed_at_ns, const ProbeSets& sets) = 0;
     virtual void arm(bool armed) = 0;
 
-    // Readable when tend() has something to do; -1: it never is.
+    // Readable when handle_events() has something to do; -1: it never is.
     virtual int fd() const { return -1; }
     // Does what is due; never waits. To be called until_next() from now at the latest.
-    virtual void tend() {}
+    virtual void handle_events() {}
     virtual Clock::duration until_next() const { return Clock::duration::max(); }
 
     // All counts so far, or an error.
@@ -202,7 +202,7 @@ class HookEngine : public DelayEngine {
     virtual void close() = 0;
 
     // Hooks those of the processes that it can; roots are their root bits. `wait`: until all are
-    // hooked or have failed; else tend() takes in what came of it.
+    // hooked or have failed; else handle_events() takes in what came of it.
     virtual void attach(const std::vector<std::pair<pid_t, uint64_t>>& processes_and_roots,
                         bool wait) = 0;
     // What happens in the tree, of every fork and in its order, between these two.

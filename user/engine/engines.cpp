@@ -26,7 +26,7 @@ std::string unfit_for_module(const EngineRequest& request, const targets::Target
     if (request.every > 1) return "it delays each call (--every)";
     std::set<pid_t> roots(request.pids.begin(), request.pids.end());
     for (const targets::TargetLine& line : file.lines) {
-        if (line.exclude || line.world != targets::World::kNative) continue;
+        if (line.exclude || line.runtime != targets::Runtime::kNative) continue;
         if (line.options.every.value_or(1) > 1)
             return "it delays each call (every= in line " + std::to_string(line.line_number) + ")";
         if (line.options.pid) roots.insert(*line.options.pid);
@@ -105,7 +105,7 @@ Result<Engines> open_engines(const EngineRequest& request, const targets::Target
         engines.mappings = std::move(*mappings);
     } else {
         warn(
-            "this host tells nothing of new mappings: libraries that are loaded later stay "
+            "this host does not report new mappings: libraries that are loaded later stay "
             "unslowed, and so does each new process for its first milliseconds (speedbump "
             "doctor)");
     }

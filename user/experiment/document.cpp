@@ -273,7 +273,7 @@ Result<Document> from_json(const std::string& text, const std::string& path) {
         return read_document(ordered_json::parse(text));
     } catch (const ordered_json::exception& error) {
         return make_error(ErrorKind::kInvalid,
-                          path + " is no experiment, or not a whole one: " + error.what());
+                          path + " is not an experiment, or not a whole one: " + error.what());
     }
 }
 
@@ -283,7 +283,7 @@ Result<Document> load_document(const std::string& path) {
     struct stat status {};
     if (::fstat(fd.get(), &status) != 0) return errno_error("look at " + path, errno);
     if (!S_ISREG(status.st_mode) || status.st_size > kMaxDocumentBytes)
-        return make_error(ErrorKind::kInvalid, path + " is no file of an experiment");
+        return make_error(ErrorKind::kInvalid, path + " is not a file of an experiment");
     std::string text(static_cast<size_t>(status.st_size), '\0');
     size_t filled = 0;
     while (filled < text.size()) {

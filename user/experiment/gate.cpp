@@ -91,30 +91,30 @@ std::string to_string(Judgement judgement) {
             return "not worse";
         case Judgement::kWorse:
             return "worse";
-        case Judgement::kNotTold:
-            return "not told";
+        case Judgement::kUndecided:
+            return "undecided";
     }
-    return "not told";
+    return "undecided";
 }
 
 Judgement judge(const Change& change, double limit) {
-    if (!std::isfinite(change.change.error)) return Judgement::kNotTold;
+    if (!std::isfinite(change.change.error)) return Judgement::kUndecided;
     if (change.change.interval.high < limit) return Judgement::kNotWorse;
-    if (change.p >= kSignificant) return Judgement::kNotTold;
+    if (change.p >= kSignificant) return Judgement::kUndecided;
     return change.change.value >= limit ? Judgement::kWorse : Judgement::kNotWorse;
 }
 
 Judgement judge(const Changes& changes, double limit) {
-    if (!changes.doubts.empty()) return Judgement::kNotTold;
+    if (!changes.doubts.empty()) return Judgement::kUndecided;
     bool is_told = false, is_open = false;
     for (const Change& change : changes.changes) {
         const Judgement one = judge(change, limit);
         if (one == Judgement::kWorse) return one;
         if (!change.is_pace) continue;
         is_told |= one == Judgement::kNotWorse;
-        is_open |= one == Judgement::kNotTold;
+        is_open |= one == Judgement::kUndecided;
     }
-    return is_told && !is_open ? Judgement::kNotWorse : Judgement::kNotTold;
+    return is_told && !is_open ? Judgement::kNotWorse : Judgement::kUndecided;
 }
 
 double times_longer(const Change& change, double limit) {

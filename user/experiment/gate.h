@@ -30,16 +30,16 @@ struct Changes {
 };
 
 enum class Judgement {
-    kNotWorse, // a change of the limit is excluded, or the one there is is smaller
-    kWorse,    // it differs, and by the limit or more
-    kNotTold,  // neither no change nor one of the limit is excluded
+    kNotWorse,  // a change of the limit is excluded, or the one there is is smaller
+    kWorse,     // it differs, and by the limit or more
+    kUndecided, // neither no change nor one of the limit is excluded
 };
 std::string to_string(Judgement judgement);
 
 // `limit`: a share, as 0.01.
 Judgement judge(const Change& change, double limit);
-// kWorse when one is, else kNotTold when there is a doubt, no pace, or one that cannot be told:
-// percentiles that cannot be told are no reason to hold anything up.
+// kWorse when one is, else kUndecided when there is a doubt, no pace, or one that is undecided:
+// percentiles that are undecided are no reason to hold anything up.
 Judgement judge(const Changes& changes, double limit);
 
 // How many times as long would probably tell a change of the limit from none; 0: unknown.

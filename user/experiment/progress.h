@@ -41,7 +41,7 @@ struct PythonProgress {
 };
 
 // Opens all of them for the processes of the session, which must outlive them. kNotFound when a
-// point is nowhere in the processes. `warn` receives one line per warning.
+// point is in none of the processes. `warn` receives one line per warning.
 Result<std::vector<std::unique_ptr<ProgressPoint>>> open_progress(
     const std::vector<ProgressSpec>& specs, const std::vector<PythonProgress>& python,
     session::Session& session, const std::function<void(const std::string&)>& warn);

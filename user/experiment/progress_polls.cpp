@@ -117,7 +117,7 @@ class File : public ProgressPoint {
             return {};
         }
         if (!S_ISREG(now.st_mode))
-            return make_error(ErrorKind::kInvalid, path_ + " is no regular file");
+            return make_error(ErrorKind::kInvalid, path_ + " is not a regular file");
         Fd fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
         if (!fd.valid()) return errno_error("open " + path_, errno);
         fd_ = std::move(fd);

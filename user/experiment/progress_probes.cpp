@@ -100,7 +100,7 @@ Result<void> ProgressProbes::attach(const std::vector<pid_t>& pids) {
     Files files;
     if (auto looked = look(pids, files); !looked) return looked;
     if (const auto refusal = sites_->refusal(); batches_.empty() && refusal) return *refusal;
-    if (batches_.empty()) return make_error(ErrorKind::kNotFound, "is nowhere in the processes");
+    if (batches_.empty()) return make_error(ErrorKind::kNotFound, "is in none of the processes");
     const engine::Features& features = programs_->features();
     std::set<process::FileKey> shared;
     if (features.uprobe_multi_pid) {

@@ -42,7 +42,7 @@ size_t end_of_url(const std::string& text) {
 
 Error wrong(const std::string& text, const std::string& usage) {
     return make_error(ErrorKind::kUsage,
-                      "'" + text + "' is no progress point: it must be " + usage);
+                      "'" + text + "' is not a progress point: it must be " + usage);
 }
 
 } // namespace

@@ -133,7 +133,7 @@ Result<void> Runner::attach() {
         line.options.delay = nanoseconds(0);
         line.options.start.reset();
         line.options.duration.reset();
-        has_python_ |= line.world == targets::World::kPython && !line.exclude;
+        has_python_ |= line.runtime == targets::Runtime::kPython && !line.exclude;
     }
     for (size_t point = 0; point < request_.progress.size(); ++point) {
         if (request_.progress[point].kind != ProgressSpec::Kind::kPython) continue;
@@ -182,7 +182,7 @@ Result<void> Runner::find_targets() {
             const session::Target& found = snapshot.targets[index];
             if (found.line_index != line) continue;
             group.push_back(index);
-            if (found.world == targets::World::kPython) {
+            if (found.runtime == targets::Runtime::kPython) {
                 for (const engine::PythonMatch& match : snapshot.python_matches)
                     if (match.line == line)
                         target.functions.push_back(match.module + ":" + match.name);

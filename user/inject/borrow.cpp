@@ -225,7 +225,7 @@ Error Fire::Plan::give_up() const {
 
 // Whether a handler interrupted the borrowed thread just before it issued its call again, by the
 // frame that the kernel made for it over the image: its ucontext holds the stack pointer and,
-// behind it, the address of the call.
+// after it, the address of the call.
 bool Fire::Plan::had_late_signal() const {
     std::vector<uint64_t> words((image_end - image_at) / 8);
     if (!memory.read(image_at, words.data(), words.size() * 8)) return false;

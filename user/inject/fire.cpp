@@ -112,7 +112,7 @@ Result<std::unique_ptr<Fire>> Fire::prepare(pid_t pid, const std::vector<RemoteM
     if (!plan->stub_is_there)
         return make_error(
             ErrorKind::kUnsupported,
-            fmt::format("process {}: no text segment has {} free bytes behind it", pid, stub.size));
+            fmt::format("process {}: no text segment has {} free bytes after it", pid, stub.size));
     Bytes payload = payload_bytes();
     plan->block.code_size = (payload.size + 7) & ~size_t{7};
     plan->block.all_signals = kAllSignals;

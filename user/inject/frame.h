@@ -15,7 +15,7 @@ namespace speedbump::inject {
 
 // The extended state of a stopped thread, ready for a signal frame.
 struct ExtendedState {
-    std::vector<std::byte> bytes; // with the second magic behind it
+    std::vector<std::byte> bytes; // with the second magic after it
     bool live_amx = false;
 };
 std::optional<ExtendedState> read_extended_state(pid_t tid);

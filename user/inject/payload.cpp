@@ -214,7 +214,7 @@ PAYLOAD_INLINE void heed_signals(const Block* block) {
             interrupted = true;
     }
     if (!interrupted) return;
-    context->uc_mcontext.gregs[REG_RIP] += 2; // behind the syscall instruction
+    context->uc_mcontext.gregs[REG_RIP] += 2; // after the syscall instruction
     context->uc_mcontext.gregs[REG_RAX] = -EINTR;
 }
 

@@ -125,7 +125,7 @@ bool SafePoints::is_leaf(const user_regs_struct& regs) const {
     } else {
         return false;
     }
-    // The function may stand some way behind its entry, but never before it.
+    // The function may stand some way after its entry, but never before it.
     std::optional<uint64_t> target = memory_.value<uint64_t>(slot);
     constexpr uint64_t kLongestLeaf = 4096;
     if (!target || regs.rip < *target || regs.rip - *target > kLongestLeaf) return false;

@@ -111,7 +111,7 @@ Resolver::Impl::Impl(const targets::TargetsFile& targets_file, elf::PlacementOpt
     std::set<std::string> unique_prefixes;
     for (size_t index = 0; index < targets.lines.size(); ++index) {
         const TargetLine& line = targets.lines[index];
-        if (line.world != targets::World::kNative) continue;
+        if (line.runtime != targets::Runtime::kNative) continue;
         const std::string& text = line.container.text;
         const auto [found, is_new] = place.try_emplace(text, binaries.size());
         if (is_new) {
@@ -400,7 +400,7 @@ Result<Findings> Resolver::look_at_file(const std::string& path, const std::stri
     struct stat status = {};
     if (::fstat(fd.get(), &status) != 0) return errno_error("fstat " + path, errno);
     if (!S_ISREG(status.st_mode)) {
-        return make_error(ErrorKind::kInvalid, path + ": is no regular file");
+        return make_error(ErrorKind::kInvalid, path + ": is not a regular file");
     }
     const Result<FileKey> key = mapped_key(fd, path);
     if (!key) return Error(key.error());
@@ -451,7 +451,7 @@ std::vector<size_t> Resolver::unmatched_lines() const {
     std::vector<size_t> unmatched;
     for (size_t index = 0; index < impl_->targets.lines.size(); ++index) {
         const TargetLine& line = impl_->targets.lines[index];
-        const bool is_target = line.world == targets::World::kNative && !line.exclude;
+        const bool is_target = line.runtime == targets::Runtime::kNative && !line.exclude;
         if (is_target && !impl_->matched[index]) unmatched.push_back(index);
     }
     return unmatched;

@@ -89,7 +89,7 @@ std::vector<LineState> line_states(const CheckReport& report, const TargetsFile&
                         [&](const process::Skipped& one) { return one.line_index == i; });
         if (line.exclude) {
             states.push_back(LineState::kExclusion);
-        } else if (line.world == targets::World::kPython) {
+        } else if (line.runtime == targets::Runtime::kPython) {
             states.push_back(LineState::kPython);
         } else if (matched) {
             states.push_back(LineState::kMatched);

@@ -96,12 +96,12 @@ std::string share_of(uint64_t part, uint64_t whole) {
 }
 
 std::string busiest_thread(const FunctionUse& use) {
-    const auto most =
+    const auto busiest =
         std::max_element(use.threads.begin(), use.threads.end(),
                          [](const auto& a, const auto& b) { return a.second < b.second; });
-    if (most == use.threads.end()) return "";
+    if (busiest == use.threads.end()) return "";
     const size_t others = use.threads.size() - 1;
-    return printable(most->first) + (others > 0 ? fmt::format(" +{}", others) : "");
+    return printable(busiest->first) + (others > 0 ? fmt::format(" +{}", others) : "");
 }
 
 // "~": counted in moments only.
@@ -208,7 +208,8 @@ std::string survey_lines(const discover::Survey& survey, size_t top, bool verbos
             show_count(survey.not_watched));
     if (survey.left_out > 0)
         text += fmt::format(
-            "{} functions left out: no stack showed them, and a probe is dear there; --native GLOB "
+            "{} functions left out: no stack showed them, and a probe is expensive there; --native "
+            "GLOB "
             "watches them\n",
             show_count(survey.left_out));
     for (const std::string& line : survey.unmatched)

@@ -19,7 +19,7 @@ struct Discovery {
     discover::StackSurvey stacks;           // native and Python
     std::optional<discover::Survey> survey; // of the native calls
     std::vector<std::string> notes;         // what else could not be looked at, and why
-    size_t top = 20;                        // candidates of each world, 0: all
+    size_t top = 20;                        // candidates of each runtime, 0: all
     bool counted_only = false;              // of native functions only those that were asked for
 };
 

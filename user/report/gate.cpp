@@ -39,16 +39,16 @@ std::string show_limit(double limit) {
 std::string sentence(const Change& change, double limit) {
     const Judgement judgement = judge(change, limit);
     if (!std::isfinite(change.change.error))
-        return name_of(change) + " cannot be told: too little was measured";
+        return name_of(change) + " is undecided: too little was measured";
     std::string size =
         fmt::format("{:+.2f}% (95%: {})", change.change.value * 100, show_interval(change));
     switch (judgement) {
         case Judgement::kWorse:
             return fmt::format("{} is worse by {:.2f}% (95%: {}); {} is allowed", name_of(change),
                                change.change.value * 100, show_interval(change), show_limit(limit));
-        case Judgement::kNotTold:
+        case Judgement::kUndecided:
             return fmt::format(
-                "{} cannot be told: {} excludes neither no change nor {}; some {:.0f} times as "
+                "{} is undecided: {} excludes neither no change nor {}; some {:.0f} times as "
                 "long would tell",
                 name_of(change), size, show_limit(limit),
                 std::ceil(std::max(2.0, times_longer(change, limit))));
@@ -62,7 +62,7 @@ Tone tone_of(Judgement judgement) {
     switch (judgement) {
         case Judgement::kWorse:
             return Tone::kBad;
-        case Judgement::kNotTold:
+        case Judgement::kUndecided:
             return Tone::kWarning;
         case Judgement::kNotWorse:
             return Tone::kGood;
@@ -76,8 +76,8 @@ std::string conclusion(const Changes& changes, double limit) {
             return "worse: b takes " + show_limit(limit) + " longer than a, or more";
         case Judgement::kNotWorse:
             return "not worse: b does not take " + show_limit(limit) + " longer than a";
-        case Judgement::kNotTold:
-            return "not told: whether b takes " + show_limit(limit) + " longer than a is open";
+        case Judgement::kUndecided:
+            return "undecided: whether b takes " + show_limit(limit) + " longer than a is open";
     }
     return {};
 }
@@ -173,7 +173,7 @@ std::string gate_junit(const Changes& changes, double limit, const std::string& 
             ++failures;
             cases += fmt::format("      <failure type=\"worse\" message=\"{0}\">{0}</failure>\n",
                                  xml(message));
-        } else if (judgement == Judgement::kNotTold) {
+        } else if (judgement == Judgement::kUndecided) {
             ++skipped;
             cases += fmt::format("      <skipped message=\"{}\"/>\n", xml(message));
         } else {
@@ -184,7 +184,7 @@ std::string gate_junit(const Changes& changes, double limit, const std::string& 
     // What is doubted as a whole must not look like a failure or a success.
     const bool is_doubted = !changes.doubts.empty();
     for (const Change& change : changes.changes)
-        add(name_of(change), is_doubted ? Judgement::kNotTold : judge(change, limit),
+        add(name_of(change), is_doubted ? Judgement::kUndecided : judge(change, limit),
             is_doubted ? changes.doubts.front() : sentence(change, limit));
     const std::string totals = fmt::format(
         "tests=\"{}\" failures=\"{}\" errors=\"0\" skipped=\"{}\"", count, failures, skipped);

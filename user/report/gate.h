@@ -13,7 +13,7 @@
 // --fail-if-worse, none where nothing is to be judged.
 namespace speedbump::report {
 
-// A row for each figure; with a limit a line for each that is worse or cannot be told, and what
+// A row for each figure; with a limit a line for each that is worse or undecided, and what
 // that comes to. Every line ends with a newline.
 std::string gate_text(const experiment::Changes& changes, std::optional<double> limit,
                       const Style& style);
@@ -22,7 +22,7 @@ std::string gate_text(const experiment::Changes& changes, std::optional<double> 
 void add_gate_json(nlohmann::ordered_json& json, const experiment::Changes& changes,
                    std::optional<double> limit);
 
-// JUnit XML: a test case for each figure, failed when it is worse, skipped when it cannot be told.
+// JUnit XML: a test case for each figure, failed when it is worse, skipped when it is undecided.
 std::string gate_junit(const experiment::Changes& changes, double limit, const std::string& suite);
 
 } // namespace speedbump::report

@@ -54,8 +54,8 @@ const char* missing_name(session::MissingPolicy policy) {
     return "warn";
 }
 
-const char* world_name(targets::World world) {
-    return world == targets::World::kPython ? "python" : "native";
+const char* runtime_name(targets::Runtime runtime) {
+    return runtime == targets::Runtime::kPython ? "python" : "native";
 }
 
 ordered_json options_json(const session::SessionOptions& options) {
@@ -161,7 +161,7 @@ void add_outcome(ordered_json& document, const session::SessionOptions& options,
     for (size_t i = 0; i < totals.size(); i++) {
         const session::Target& target = snapshot.targets[i];
         ordered_json one = {{"index", i},
-                            {"world", world_name(target.world)},
+                            {"world", runtime_name(target.runtime)},
                             {"container", target.container},
                             {"name", target.name},
                             {"line", line_number(file, target.line_index)}};
@@ -197,12 +197,12 @@ std::string attach_matched_json(const Context& context, const session::SessionOp
     for (size_t i = 0; i < snapshot.targets.size(); i++) {
         const session::Target& target = snapshot.targets[i];
         ordered_json one = {{"index", i},
-                            {"world", world_name(target.world)},
+                            {"world", runtime_name(target.runtime)},
                             {"container", target.container},
                             {"name", target.name},
                             {"line", line_number(file, target.line_index)}};
         one.update(settings_json(target.settings));
-        if (target.world == targets::World::kNative) {
+        if (target.runtime == targets::Runtime::kNative) {
             one["entry_offset"] = target.entry_offset;
             one["site"] = site_json(target.site);
         }
@@ -296,7 +296,7 @@ std::string check_json(const Context& context, const CheckReport& report, const 
         const targets::TargetLine& line = file.lines[i];
         ordered_json one = {{"line", line.line_number},
                             {"text", line.original},
-                            {"world", world_name(line.world)},
+                            {"world", runtime_name(line.runtime)},
                             {"state", line_state_name(states[i])}};
         ordered_json matches = ordered_json::array();
         for (const process::NativeMatch& match : report.matches) {

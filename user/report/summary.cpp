@@ -110,7 +110,7 @@ std::string target_label(const session::Target& target) {
 }
 
 std::string short_target_label(const session::Target& target) {
-    if (target.world == targets::World::kPython) return target_label(target);
+    if (target.runtime == targets::Runtime::kPython) return target_label(target);
     const size_t slash = target.container.rfind('/');
     const size_t start = slash == std::string::npos ? 0 : slash + 1;
     return printable(std::string_view(target.container).substr(start)) + ":" +
@@ -124,7 +124,7 @@ std::vector<std::string> no_hit_warnings(const Snapshot& snapshot, const Targets
         if (summary.totals.hits > 0 || summary.line_index >= file.lines.size()) continue;
         const targets::TargetLine& line = file.lines[summary.line_index];
         const char* causes =
-            line.world == targets::World::kNative
+            line.runtime == targets::Runtime::kNative
                 ? "never called in this time, inlined into its callers, called in another file "
                   "than the one mapped here (compare 'speedbump check -v'), in another name "
                   "space, or only by a process that is not in the tree"

@@ -85,7 +85,7 @@ std::string site_kind_name(elf::SiteKind kind) {
 }
 
 std::string describe_site(const session::Target& target) {
-    if (target.world == targets::World::kPython) return "Python hook";
+    if (target.runtime == targets::Runtime::kPython) return "Python hook";
     std::string text = site_kind_name(target.site.kind);
     if (!target.site.instruction.empty()) text += ", " + printable(target.site.instruction);
     if (target.site.file_offset > target.entry_offset) {
@@ -118,9 +118,9 @@ std::string match_table(const Snapshot& snapshot, const TargetsFile& file, const
     const std::vector<LineSummary> lines =
         summary_by_line(snapshot, std::vector<Totals>(snapshot.targets.size()));
     // A Python line is one target, whatever functions it will be found to name.
-    const auto python = static_cast<size_t>(
-        std::count_if(snapshot.targets.begin(), snapshot.targets.end(),
-                      [](const auto& target) { return target.world == targets::World::kPython; }));
+    const auto python = static_cast<size_t>(std::count_if(
+        snapshot.targets.begin(), snapshot.targets.end(),
+        [](const auto& target) { return target.runtime == targets::Runtime::kPython; }));
     const size_t functions = snapshot.targets.size() - python;
     std::string found = paint(style, Tone::kBold, plural(functions, "function")) + " matched by " +
                         plural(lines.size() - python, "line");

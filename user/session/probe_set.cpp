@@ -170,36 +170,36 @@ Result<void> ProbeSet::put_back() {
 
 // --- narrow and wide
 
-void ProbeSet::tell(const File& file) {
-    if (auto told = targets_.set_sets(file.probes, file.sets); !told)
-        rules_.warn(told.error().message);
+void ProbeSet::publish_sets(const File& file) {
+    if (auto published = targets_.set_sets(file.probes, file.sets); !published)
+        rules_.warn(published.error().message);
 }
 
 Result<void> ProbeSet::begin_change(File& file) {
     // Where the change before has not ended, the probes that it leaves count no more from here.
     file.leaving.reset();
     file.sets = {file.sets.newer, (file.sets.newer + 1) & SB_SET_MASK, false};
-    auto told = targets_.set_sets(file.probes, file.sets);
-    if (!told) file.sets = {file.sets.older, file.sets.older};
-    return told;
+    auto published = targets_.set_sets(file.probes, file.sets);
+    if (!published) file.sets = {file.sets.older, file.sets.older};
+    return published;
 }
 
 void ProbeSet::flip(File& file) {
     file.sets.newer_counts = true;
-    tell(file);
+    publish_sets(file);
 }
 
 void ProbeSet::give_up_change(File& file) {
     file.sets = {file.sets.older, file.sets.older};
-    tell(file);
+    publish_sets(file);
 }
 
-void ProbeSet::settle() {
+void ProbeSet::end_changes() {
     for (auto& [key, file] : files_) {
         if (!file.leaving || !reaper_.are_out(*file.leaving)) continue;
         file.leaving.reset();
         file.sets = {file.sets.newer, file.sets.newer};
-        tell(file);
+        publish_sets(file);
     }
 }
 
@@ -222,7 +222,7 @@ Result<void> ProbeSet::widen(const FileKey& key) {
     for (auto& [tgid, placed] : file.narrow) release(std::move(placed));
     file.narrow.clear();
     file.leaving = reaper_.released();
-    settle();
+    end_changes();
     return {};
 }
 

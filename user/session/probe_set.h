@@ -61,7 +61,7 @@ class ProbeSet {
     void look_for_outsiders();
     bool is_looking() const { return scan_.running() || !scan_.files().empty(); }
     // Ends changes between narrow and wide whose older probes are out.
-    void settle();
+    void end_changes();
     bool is_changing() const;
     // Files that could not be wide when a process was born are warned of.
     void born() { late_.born(); }
@@ -96,7 +96,7 @@ class ProbeSet {
     Result<void> begin_change(File& file);
     void flip(File& file);
     void give_up_change(File& file);
-    void tell(const File& file);
+    void publish_sets(const File& file);
     void release(Placed placed);
     void begin_look();
     void end_look();

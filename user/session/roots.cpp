@@ -107,7 +107,7 @@ Result<uint64_t> cgroup_id(const std::string& path) {
     }
     if (statfs(full.c_str(), &file_system) != 0) return errno_error("cgroup " + full, errno);
     if (file_system.f_type != CGROUP2_SUPER_MAGIC)
-        return make_error(ErrorKind::kUsage, full + " is no directory of a cgroup v2 hierarchy")
+        return make_error(ErrorKind::kUsage, full + " is not a directory of a cgroup v2 hierarchy")
             .with_hint("grep cgroup2 /proc/mounts shows where it is mounted");
     struct stat status {};
     if (stat(full.c_str(), &status) != 0) return errno_error("cgroup " + full, errno);

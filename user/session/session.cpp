@@ -141,10 +141,10 @@ Clock::duration Session::Impl::longest_sleep() const {
 void Session::Impl::take_turn() {
     follower.handle_events();
     follower.handle_mappings();
-    if (engines.hooks) engines.hooks->tend();
-    engines.probes->tend();
+    if (engines.hooks) engines.hooks->handle_events();
+    engines.probes->handle_events();
     follower.probe_newborns();
-    probes.settle();
+    probes.end_changes();
     probes.look_for_outsiders();
     follower.update_wake();
     if (members.crowded()) read_counts();

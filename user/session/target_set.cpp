@@ -10,10 +10,10 @@
 
 namespace speedbump::session {
 
-using targets::World;
+using targets::Runtime;
 
 engine::DelayEngine& TargetSet::engine_of(const Target& target) const {
-    if (target.world == World::kNative) return probes_;
+    if (target.runtime == Runtime::kNative) return probes_;
     return *hooks_;
 }
 
@@ -33,7 +33,7 @@ void TargetSet::describe(Target& target) const {
 }
 
 bool TargetSet::is_below_floor(const Target& target) const {
-    return target.world == World::kNative && target.settings.delay.count() > 0 &&
+    return target.runtime == Runtime::kNative && target.settings.delay.count() > 0 &&
            target.settings.delay < probes_.floor(target.site.kind);
 }
 
@@ -56,7 +56,7 @@ std::optional<engine::Probe> TargetSet::add(const process::NativeMatch& match,
     const std::pair place(match.file, match.entry_offset);
     if (target_of_.contains(place)) return std::nullopt;
     Target target;
-    target.world = World::kNative;
+    target.runtime = Runtime::kNative;
     target.line_index = match.line_index;
     target.container = match.path;
     target.name = match.name;
@@ -75,7 +75,7 @@ std::optional<engine::Probe> TargetSet::add(const process::NativeMatch& match,
 void TargetSet::add_hooked_lines() {
     for (const size_t line : hooks_->lines()) {
         Target target;
-        target.world = file_.lines[line].world;
+        target.runtime = file_.lines[line].runtime;
         target.line_index = line;
         target.container = file_.lines[line].container.text;
         target.name = file_.lines[line].name.text;
@@ -166,7 +166,7 @@ Result<size_t> TargetSet::set(const std::string& pattern, const targets::Options
             continue;
         if (set(index, change)) ++changed;
     }
-    probes_.tend();
+    probes_.handle_events();
     return changed;
 }
 

@@ -39,7 +39,7 @@ struct SessionOptions {
 // One thing that can be slowed: a native function, or a Python line. Index is its place in the
 // session's list and never changes.
 struct Target {
-    targets::World world = targets::World::kNative;
+    targets::Runtime runtime = targets::Runtime::kNative;
     size_t line_index = 0;
     std::string container; // file path, or module pattern
     std::string name;

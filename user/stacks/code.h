@@ -86,7 +86,7 @@ class CodeTable {
     void load_copy(Code& code, int32_t bytecode_copy) const;
 
     // The target's count of freed code objects. Nothing is freed between two equal values. `then`:
-    // before the identities were read; a code object that matched was alive behind that.
+    // before the identities were read; a code object that matched was alive after that.
     void set_generation(uint64_t then, uint64_t now) {
         generation_then_ = then;
         generation_ = now;

@@ -64,7 +64,7 @@ class Profile {
     uint64_t python_stacks() const { return python_stacks_; }
     uint64_t native_stacks() const { return native_stacks_; }
     uint64_t failed() const { return failed_; }
-    // Stacks of which only one world, or not all of the native callers, could be told.
+    // Stacks of which only one runtime, or not all of the native callers, could be told.
     uint64_t unmerged() const { return unmerged_; }
     const std::map<Key, FunctionUse>& functions() const { return functions_; }
     // Those that the symbol tables name.

@@ -41,7 +41,7 @@ const char* describe(StackFault fault) {
         case StackFault::kCircle:
             return "its frames form a circle";
         case StackFault::kNoCode:
-            return "a frame runs what is no code object";
+            return "a frame runs what is not a code object";
     }
     return "";
 }

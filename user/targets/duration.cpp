@@ -70,7 +70,7 @@ Result<nanoseconds> parse_duration(std::string_view text) {
         if (at == first) digits = 0;
     }
     const std::string shown = "'" + printable(text.substr(0, 40)) + "'";
-    if (digits == 0) return bad_duration(shown + " is no duration");
+    if (digits == 0) return bad_duration(shown + " is not a duration");
     const std::string_view suffix = text.substr(at);
     for (const Unit& unit : kReadUnits) {
         if (unit.suffix != suffix) continue;

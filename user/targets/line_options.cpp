@@ -15,12 +15,12 @@ constexpr std::string_view kAllOptions =
 
 } // namespace
 
-bool LineParser::parse_options(Options& given, World world) {
+bool LineParser::parse_options(Options& given, Runtime runtime) {
     bool good = true;
     for (skip_space(); !at_end() && !at_comment(); skip_space()) {
         if (errors_.is_full(number_)) return false;
         const Span token = next_token();
-        if (!parse_option(token, given, world)) good = false;
+        if (!parse_option(token, given, runtime)) good = false;
     }
     return good;
 }
@@ -34,11 +34,11 @@ bool LineParser::set_once(std::optional<T>& place, T value, Span token, std::str
     return true;
 }
 
-bool LineParser::parse_option(Span token, Options& given, World world) {
+bool LineParser::parse_option(Span token, Options& given, Runtime runtime) {
     const std::string_view word = text(token);
     const size_t equals = word.find('=');
     if (equals == std::string_view::npos) {
-        if (world == World::kNative && all_digits(word)) return parse_bare_number(token, given);
+        if (runtime == Runtime::kNative && all_digits(word)) return parse_bare_number(token, given);
         return parse_unknown_option(token);
     }
     const std::string_view key = word.substr(0, equals);
@@ -71,7 +71,7 @@ bool LineParser::parse_option(Span token, Options& given, World world) {
             all_digits(value) && status == std::errc() && number >= 1 && number <= largest;
         if (!is_good) {
             return fail(value.empty() ? token : value_span,
-                        fmt::format("bad {}: {} is no whole number from 1 up to {}", key,
+                        fmt::format("bad {}: {} is not a whole number from 1 up to {}", key,
                                     in_quotes(value), largest),
                         key == "pid" ? "a process id, such as pid=1234"
                                      : "a whole number from 1 up, such as every=10");

@@ -65,14 +65,14 @@ void LineParser::parse_defaults(Options& defaults) {
     }
     Options given;
     // a bare number has no meaning of its own here, as in a Python line
-    if (parse_options(given, World::kPython)) defaults = fold(defaults, given);
+    if (parse_options(given, Runtime::kPython)) defaults = fold(defaults, given);
 }
 
 void LineParser::parse_target(const Options& defaults, std::vector<TargetLine>& lines) {
     const size_t begin = at_;
     const char first = line_[at_];
     if ((first == '-' || first == '=') && at_ + 1 < end_ && line_[at_ + 1] == '/') {
-        fail({at_, at_ + 1}, fmt::format("'{}' is no command of a targets file", first),
+        fail({at_, at_ + 1}, fmt::format("'{}' is not a command of a targets file", first),
              "+BINARY:SYMBOL to add a target, !+BINARY:SYMBOL to exclude one");
         return;
     }
@@ -84,11 +84,11 @@ void LineParser::parse_target(const Options& defaults, std::vector<TargetLine>& 
         skip_space();
     }
     if (!at_end() && line_[at_] == '+') {
-        line.world = World::kNative;
+        line.runtime = Runtime::kNative;
         ++at_;
         skip_space();
     }
-    const bool is_native = line.world == World::kNative;
+    const bool is_native = line.runtime == Runtime::kNative;
 
     const Half container = parse_container();
     if (!container.ok) return;
@@ -108,13 +108,13 @@ void LineParser::parse_target(const Options& defaults, std::vector<TargetLine>& 
             is_native ? "a path, file name or soname, 'exe', or a glob before the ':'"
                       : "a module name, file path or glob before the ':', such as '*'");
     }
-    const Half name = parse_name(line.world);
+    const Half name = parse_name(line.runtime);
     if (!name.ok) return;
     if (name.text.empty()) {
         good = fail(name.span.end > name.span.begin ? name.span : Span{colon, colon + 1},
                     is_native ? "Empty name: no symbol" : "Empty name pattern",
-                    is_native ? "a symbol, 0x and a file offset, or a glob behind the ':'"
-                              : "a qualified name or glob behind the ':', such as 'Class.method'");
+                    is_native ? "a symbol, 0x and a file offset, or a glob after the ':'"
+                              : "a qualified name or glob after the ':', such as 'Class.method'");
     }
     line.container = {container.text, has_glob(container.text)};
     line.name = {name.text, has_glob(name.text)};
@@ -127,12 +127,12 @@ void LineParser::parse_target(const Options& defaults, std::vector<TargetLine>& 
     if (line.exclude) {
         if (!at_end() && !at_comment()) {
             const Span token = next_token();
-            good = fail(token, in_quotes(text(token)) + " behind an exclusion",
+            good = fail(token, in_quotes(text(token)) + " after an exclusion",
                         "nothing: an exclusion takes no options");
         }
     } else {
         Options given;
-        if (!parse_options(given, line.world)) good = false;
+        if (!parse_options(given, line.runtime)) good = false;
         line.options = fold(defaults, given);
     }
     if (!good) return;
@@ -174,7 +174,7 @@ LineParser::Half LineParser::parse_container() {
         skip_space();
         if (!at_end() && line_[at_] != ':' && !at_comment()) {
             const Span token = next_token();
-            half.ok = fail(token, in_quotes(text(token)) + " behind the closing quote",
+            half.ok = fail(token, in_quotes(text(token)) + " after the closing quote",
                            "':' between the two halves");
         }
         return half;
@@ -188,8 +188,8 @@ LineParser::Half LineParser::parse_container() {
     return half;
 }
 
-// Leaves the position behind the half: at white space or at the end.
-LineParser::Half LineParser::parse_name(World world) {
+// Leaves the position after the half: at white space or at the end.
+LineParser::Half LineParser::parse_name(Runtime runtime) {
     const size_t behind_colon = at_;
     skip_space();
     Half half;
@@ -199,7 +199,7 @@ LineParser::Half LineParser::parse_name(World world) {
         half = parse_quoted();
         if (half.ok && !at_end() && !is_space(line_[at_])) {
             const Span token = next_token();
-            half.ok = fail(token, in_quotes(text(token)) + " behind the closing quote",
+            half.ok = fail(token, in_quotes(text(token)) + " after the closing quote",
                            "white space before the options");
         }
         return half;
@@ -212,7 +212,7 @@ LineParser::Half LineParser::parse_name(World world) {
     const bool is_option =
         std::any_of(kStarts.begin(), kStarts.end(),
                     [word](std::string_view start) { return word.starts_with(start); }) ||
-        (world == World::kNative && all_digits(word));
+        (runtime == Runtime::kNative && all_digits(word));
     if (begin > behind_colon && is_option) {
         at_ = behind_colon;
         return half;

@@ -91,11 +91,11 @@ class LineParser {
     void parse_target(const Options& defaults, std::vector<TargetLine>& lines);
     Half parse_quoted();
     Half parse_container();
-    Half parse_name(World world);
+    Half parse_name(Runtime runtime);
     bool check_container(const TargetLine& line, const Half& half);
     bool check_symbol(TargetLine& line, const Half& half);
-    bool parse_options(Options& given, World world);
-    bool parse_option(Span token, Options& given, World world);
+    bool parse_options(Options& given, Runtime runtime);
+    bool parse_option(Span token, Options& given, Runtime runtime);
     bool parse_bare_number(Span token, Options& given);
     bool parse_unknown_option(Span token);
     template <typename T>
@@ -128,7 +128,7 @@ class LineParser {
     size_t number_;
     ErrorList& errors_;
     size_t at_ = 0;
-    size_t end_ = 0; // behind the last byte that is no white space
+    size_t end_ = 0; // after the last byte that is no white space
 };
 
 } // namespace speedbump::targets

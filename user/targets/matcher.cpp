@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kNone = std::string_view::npos;
 
 // The position of the `]` that closes the set whose `[` stands at `open`, or kNone. A `]` right
-// behind `[` or `[!` is a member, as in every shell.
+// after `[` or `[!` is a member, as in every shell.
 size_t find_set_end(std::string_view pattern, size_t open) {
     size_t first = open + 1;
     if (first < pattern.size() && pattern[first] == '!') ++first;
@@ -54,7 +54,7 @@ bool has_glob(std::string_view text) {
 bool glob_match(std::string_view pattern, std::string_view text) {
     size_t at = 0;
     size_t position = 0;
-    size_t star = kNone;           // just behind the last `*` seen
+    size_t star = kNone;           // just after the last `*` seen
     size_t star_position = 0;      // where its rest was last tried
     size_t first_unclosed = kNone; // from here on every `[` is a literal
     while (true) {
@@ -116,7 +116,7 @@ bool symbol_matches(const TargetLine& line, const FunctionNames& function) {
 
 bool python_matches(const TargetLine& line, std::string_view module_name,
                     std::string_view file_path, std::string_view qualified_name) {
-    return line.world == World::kPython && matches(line.name, qualified_name) &&
+    return line.runtime == Runtime::kPython && matches(line.name, qualified_name) &&
            (matches(line.container, module_name) || matches(line.container, file_path));
 }
 

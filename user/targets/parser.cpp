@@ -44,7 +44,7 @@ Result<TargetsFile> load_targets(const std::string& path) {
     if (!fd.valid()) return fail("open", errno);
     struct stat status = {};
     if (::fstat(fd.get(), &status) != 0) return fail("fstat", errno);
-    if (!S_ISREG(status.st_mode)) return refuse("is no regular file");
+    if (!S_ISREG(status.st_mode)) return refuse("is not a regular file");
     const std::string too_big = fmt::format("is larger than {} MiB", kMaxFileBytes >> 20);
     if (static_cast<uint64_t>(status.st_size) > kMaxFileBytes) return refuse(too_big);
 

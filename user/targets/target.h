@@ -29,7 +29,7 @@ struct Options {
     std::optional<pid_t> pid;            // only this process and its descendants
 };
 
-enum class World { kPython, kNative };
+enum class Runtime { kPython, kNative };
 
 // One half of a line. `text` is unquoted and unescaped; `is_glob` false means exact match.
 struct Pattern {
@@ -39,7 +39,7 @@ struct Pattern {
 
 // One target or exclusion line. `container` is MODULE or BINARY, `name` is NAME or SYMBOL.
 struct TargetLine {
-    World world = World::kPython;
+    Runtime runtime = Runtime::kPython;
     bool exclude = false;
     Pattern container;
     Pattern name;

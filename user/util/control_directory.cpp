@@ -43,7 +43,7 @@ Result<Fd> open_control_directory(const std::string& path, bool create) {
     if (!directory.valid()) {
         // a symbolic link is ENOTDIR under O_DIRECTORY, and ELOOP without it
         if (errno == ENOTDIR || errno == ELOOP) {
-            return make_error(ErrorKind::kPermission, path + " is no directory")
+            return make_error(ErrorKind::kPermission, path + " is not a directory")
                 .with_hint("see what it is, and remove it: ls -ld " + path);
         }
         return errno_error("open " + path, errno);

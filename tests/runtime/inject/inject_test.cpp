@@ -74,7 +74,7 @@ bool eventually(std::chrono::milliseconds time, const std::function<bool()>& con
     return condition();
 }
 
-// What lies behind the code of each file that a process has mapped.
+// What lies after the code of each file that a process has mapped.
 std::map<std::string, std::string> code_padding(pid_t pid) {
     std::map<std::string, std::string> all;
     auto modules = process::load_modules(pid);

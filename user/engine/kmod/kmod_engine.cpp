@@ -211,7 +211,7 @@ Result<void> KmodEngine::add(int file, const Probe& probe, const std::vector<pid
     return {};
 }
 
-void KmodEngine::tend() {
+void KmodEngine::handle_events() {
     if (Clock::now() >= next_change_) apply();
 }
 

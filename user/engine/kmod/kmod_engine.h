@@ -58,7 +58,7 @@ class KmodEngine final : public ProbeEngine {
     Result<void> add(int file, const Probe& probe, const std::vector<pid_t>& roots);
 
     // Begins and ends windows, and passes on changed settings.
-    void tend() override;
+    void handle_events() override;
     Clock::duration until_next() const override;
 
     // `process` of each is 0. What went on while disarmed is not counted.

@@ -6,7 +6,7 @@ namespace speedbump::engine {
 std::unique_ptr<PythonHooks> PythonHooks::create(const targets::TargetsFile& file, Warn warn) {
     std::unique_ptr<PythonHooks> hooks(new PythonHooks(file, std::move(warn)));
     for (size_t line = 0; line < file.lines.size(); ++line)
-        if (file.lines[line].world == targets::World::kPython && !file.lines[line].exclude)
+        if (file.lines[line].runtime == targets::Runtime::kPython && !file.lines[line].exclude)
             hooks->lines_.push_back(line);
     return hooks->lines_.empty() ? nullptr : std::move(hooks);
 }
@@ -30,8 +30,8 @@ int PythonHooks::fd() const {
     return side_ ? side_->fd() : -1;
 }
 
-void PythonHooks::tend() {
-    if (side_) side_->tend();
+void PythonHooks::handle_events() {
+    if (side_) side_->handle_events();
 }
 
 Clock::duration PythonHooks::until_next() const {

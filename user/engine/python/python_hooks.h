@@ -30,7 +30,7 @@ class PythonHooks final : public HookEngine {
                            const ProbeSets& sets) override;
     void arm(bool armed) override;
     int fd() const override;
-    void tend() override;
+    void handle_events() override;
     Clock::duration until_next() const override;
     Result<std::vector<Counts>> read_counts() override;
     Losses losses() const override;

@@ -20,7 +20,7 @@ constexpr auto kRetryFor = std::chrono::seconds(10);
 constexpr auto kDetachTimeout = std::chrono::milliseconds(2000);
 
 bool is_python_target(const targets::TargetLine& line) {
-    return line.world == targets::World::kPython && !line.exclude;
+    return line.runtime == targets::Runtime::kPython && !line.exclude;
 }
 
 // The end of the session waits for what is under way.
@@ -93,7 +93,7 @@ void PythonSide::record(std::vector<PythonMatch> matches) {
     const bool first = matches_.left_out() == 0;
     if (matches_.add(std::move(matches)) > 0 && first)
         warn_(
-            fmt::format("process {} tells of more Python functions than are kept of one process: "
+            fmt::format("process {} reports more Python functions than are kept of one process: "
                         "the others are slowed, but not listed",
                         pid));
 }
@@ -113,7 +113,7 @@ void PythonSide::attach(const std::vector<std::pair<pid_t, uint64_t>>& processes
     }
     for (const auto& [roots, pids] : waited_for) {
         auto outcomes = engine_->attach(pids, roots);
-        for (size_t i = 0; i < pids.size(); ++i) settle(pids[i], std::move(outcomes[i]));
+        for (size_t i = 0; i < pids.size(); ++i) take_outcome(pids[i], std::move(outcomes[i]));
     }
 }
 
@@ -125,8 +125,8 @@ void PythonSide::forked(pid_t parent, pid_t child, uint64_t roots) {
         return;
     }
     const auto attempt = attempts_.find(parent);
-    if (attempt != attempts_.end() && attempt->second.told) { // it failed, as its child would
-        attempts_[child].told = true;
+    if (attempt != attempts_.end() && attempt->second.reported) { // it failed, as its child would
+        attempts_[child].reported = true;
         return;
     }
     if (attempt != attempts_.end() && attempt->second.is_idle()) return; // no interpreter in it
@@ -144,7 +144,7 @@ void PythonSide::begin(pid_t pid, Attempt& attempt) {
 }
 
 // Takes in what came of an attempt.
-void PythonSide::settle(pid_t pid, Result<PythonAttachment> outcome) {
+void PythonSide::take_outcome(pid_t pid, Result<PythonAttachment> outcome) {
     const auto now = Clock::now();
     Attempt& attempt = attempts_[pid];
     attempt.under_way = false;
@@ -181,26 +181,26 @@ void PythonSide::settle(pid_t pid, Result<PythonAttachment> outcome) {
     const bool may_pass = error.kind == ErrorKind::kTimeout || error.kind == ErrorKind::kIo;
     if (!may_pass || now >= attempt.until) {
         warn_(error.message + (error.hint.empty() ? "" : " (" + error.hint + ")"));
-        attempt.told = true;
+        attempt.reported = true;
         return;
     }
     const auto age = kRetryFor - (attempt.until - now);
     attempt.next = now + std::clamp<Clock::duration>(age / 2, kRetryFirst, kRetryLongest);
 }
 
-void PythonSide::hear() {
+void PythonSide::take_events() {
     for (PythonEvent& event : engine_->poll()) {
         record(std::move(event.matches));
         if (event.kind == PythonEvent::Kind::kGone) {
             attached_.erase(event.process);
             if (event.reason == "exit") attempts_[event.process].ending = true;
         }
-        if (event.outcome) settle(event.process, std::move(*event.outcome));
+        if (event.outcome) take_outcome(event.process, std::move(*event.outcome));
     }
 }
 
 void PythonSide::execed(pid_t pid) {
-    hear(); // the old program's channel hung up
+    take_events(); // the old program's channel hung up
     attached_.erase(pid);
     inherited_.erase(pid);
     const bool under_way = attempts_[pid].under_way;
@@ -213,8 +213,8 @@ void PythonSide::exited(pid_t pid) {
     if (attempt != attempts_.end() && !attempt->second.under_way) attempts_.erase(attempt);
 }
 
-void PythonSide::tend() {
-    hear();
+void PythonSide::handle_events() {
+    take_events();
     const auto now = Clock::now();
     for (auto& [pid, attempt] : attempts_) {
         if (attempt.next > now) continue;

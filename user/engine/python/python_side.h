@@ -32,10 +32,10 @@ class PythonSide {
     ~PythonSide();
 
     // Hooks those of the processes that are Python, several at a time. A process that is none is
-    // passed over; one that will be soon (it has just been exec'd) is tried again by tend(). What
-    // cannot be hooked is told once.
-    // `wait`: until all are hooked or have failed, as befits a session's beginning; else threads
-    // do it meanwhile, and tend() takes in what came of it.
+    // passed over; one that will be soon (it has just been exec'd) is tried again by
+    // handle_events(). What cannot be hooked is reported once. `wait`: until all are hooked or have
+    // failed, as befits a session's beginning; else threads do it meanwhile, and handle_events()
+    // takes in what came of it.
     void attach(const std::vector<std::pair<pid_t, uint64_t>>& processes_and_roots, bool wait);
     // A member was forked. It has its parent's hooks if they were in by then; else it is hooked
     // like any other process. Told of every fork, in their order.
@@ -43,15 +43,15 @@ class PythonSide {
     // All forks that came before the last hook are told now: what is forked from here on has the
     // hooks of its parent.
     void all_forks_told() { fresh_.clear(); }
-    // Whether attach() or tend() hooked somebody since then.
+    // Whether attach() or handle_events() hooked somebody since then.
     bool has_fresh() const { return !fresh_.empty(); }
     // The process runs another program now.
     void execed(pid_t pid);
     void exited(pid_t pid);
     // Takes in what the interpreters say, and tries again what was not ready.
-    void tend();
+    void handle_events();
     int fd() const;
-    // When tend() has something to do at the latest.
+    // When handle_events() has something to do at the latest.
     Clock::duration longest_sleep() const;
 
     // For the front of the PYTHONPATH of the session's own program, which is then hooked before its
@@ -76,18 +76,18 @@ class PythonSide {
         bool execed = false;    // since it was forked
         bool under_way = false; // else `next` says when it is tried again
         bool outdated = false;  // what is under way is aimed at the program before
-        bool told = false;      // that it failed; not tried again
+        bool reported = false;  // that it failed; not tried again
         bool ending = false;    // it said so; not tried again
         Clock::time_point next = Clock::time_point::max();
         Clock::time_point until{};
         bool is_idle() const {
-            return !under_way && !told && !ending && next == Clock::time_point::max();
+            return !under_way && !reported && !ending && next == Clock::time_point::max();
         }
     };
     explicit PythonSide(std::function<void(const std::string&)> warn) : warn_(std::move(warn)) {}
     void begin(pid_t pid, Attempt& attempt);
-    void settle(pid_t pid, Result<PythonAttachment> outcome);
-    void hear();
+    void take_outcome(pid_t pid, Result<PythonAttachment> outcome);
+    void take_events();
     void record(std::vector<PythonMatch> matches);
 
     std::function<void(const std::string&)> warn_;

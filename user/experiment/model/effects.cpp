@@ -92,8 +92,9 @@ std::vector<double> hinge(const Doses& doses, double slack) {
 
 // From a quarter of the smallest dose to near the largest, in equal ratios.
 double slack_at(const Doses& doses, size_t step) {
-    const auto [least, most] = std::minmax_element(doses.per_call.begin(), doses.per_call.end());
-    const double low = *least / 4, high = *most * 0.9;
+    const auto [smallest, largest] =
+        std::minmax_element(doses.per_call.begin(), doses.per_call.end());
+    const double low = *smallest / 4, high = *largest * 0.9;
     return low * std::pow(high / low, static_cast<double>(step) / kSlackSteps);
 }
 
@@ -151,22 +152,22 @@ HingeFit best_hinge(const Doses& doses, const Matrix& precision) {
     return best;
 }
 
-// The best that a hinge with a slack above `least` can do.
-double chi_square_beyond(const Doses& doses, const Matrix& precision, double least) {
+// The best that a hinge with a slack above `min` can do.
+double chi_square_beyond(const Doses& doses, const Matrix& precision, double min) {
     double best = INFINITY;
     for (size_t step = 0; step <= kSlackSteps; ++step) {
         const double slack = slack_at(doses, step);
-        if (slack < least) continue;
+        if (slack < min) continue;
         best = std::min(best, fit(doses, precision, hinge(doses, slack)).chi_square);
     }
     return best;
 }
 
-// The doses up to `most` only.
-Doses up_to(const Doses& doses, double most) {
+// The doses up to `max` only.
+Doses up_to(const Doses& doses, double max) {
     std::vector<size_t> kept;
     for (size_t dose = 0; dose < doses.per_call.size(); ++dose)
-        if (doses.per_call[dose] <= most) kept.push_back(dose);
+        if (doses.per_call[dose] <= max) kept.push_back(dose);
     Doses result;
     result.freedom = doses.freedom;
     result.value = Matrix(kept.size(), 1);
