@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
+#include "cpython/interpreter.h"
 #include "mutator.h"
-#include "process/interpreter.h"
 #include "process/remote_elf.h"
 #include "util/fd.h"
 
@@ -146,8 +146,8 @@ void look(const Process& process, uint64_t slot_offset, Counts& counts) {
     const std::optional<std::string> slot = own->symbol_of_slot(own->bias() + slot_offset);
     counts.add(slot == "puts");
     const auto interpreters =
-        process::interpreters_of(process::RemoteMemory(process.pid()), {*own});
-    for (const process::Interpreter& interpreter : interpreters)
+        cpython::interpreters_of(process::RemoteMemory(process.pid()), {*own});
+    for (const cpython::Interpreter& interpreter : interpreters)
         require(!interpreter.describe().empty(), "an interpreter can be described");
     counts.add(!interpreters.empty() && interpreters.front().is_supported());
 }

@@ -70,7 +70,7 @@ void expect_same(StackImage& image, uint32_t fault) {
     const Mapped mapped(image);
     ASSERT_TRUE(mapped.is_there()) << std::strerror(errno);
     stacks::WalkedFrames outside =
-        stacks::walk_frames(stacks::ProcessSource(getpid()), image.layout, image.thread);
+        stacks::walk_frames(process::ProcessSource(getpid()), image.layout, image.thread);
     const stacks::WalkedFrames bpf = walk_in_bpf(image);
     EXPECT_EQ(bpf.fault, fault);
     EXPECT_EQ(outside.fault, fault);

@@ -107,5 +107,36 @@ TEST(RemoteElf, FindsEveryNameOfItsLibrariesAndNoOther) {
     EXPECT_GT(names, 5000u);
 }
 
+void code_of_ours() {}
+
+TEST(RemoteModule, FindsWhatTheDynamicLinkerFinds) {
+    auto modules = load_modules(getpid());
+    ASSERT_TRUE(modules) << modules.error().message;
+    // Functions that no sanitizer puts its own in front of.
+    for (const char* name : {"getppid", "umask", "gnu_get_libc_version"}) {
+        auto expected = reinterpret_cast<uint64_t>(dlsym(RTLD_DEFAULT, name));
+        bool found = false;
+        for (const RemoteModule& module : *modules)
+            found = found || (module.soname() == "libc.so.6" && module.find(name) == expected);
+        EXPECT_TRUE(found) << name;
+    }
+    for (const RemoteModule& module : *modules)
+        EXPECT_FALSE(module.find("no_such_symbol_anywhere")) << module.path();
+}
+
+TEST(RemoteModule, KnowsItsOwnExecutable) {
+    auto modules = load_modules(getpid());
+    ASSERT_TRUE(modules);
+    size_t executables = 0;
+    auto here = reinterpret_cast<uint64_t>(&code_of_ours);
+    for (const RemoteModule& module : *modules) {
+        executables += module.is_executable();
+        EXPECT_EQ(module.contains_code(here), module.is_executable() &&
+                                                  module.path().find("libc") == std::string::npos &&
+                                                  module.path().find("/ld-") == std::string::npos);
+    }
+    EXPECT_GE(executables, 1u);
+}
+
 } // namespace
 } // namespace speedbump::process

@@ -74,9 +74,9 @@ class ProbeSetTest : public testing::Test {
         set_->add(key_, 0, {*probe}, member(kFirst));
         return probe->target;
     }
-    void settle() {
+    void end_changes() {
         const auto end = Clock::now() + std::chrono::seconds(10);
-        while (set_->is_changing() && Clock::now() < end) set_->settle();
+        while (set_->is_changing() && Clock::now() < end) set_->end_changes();
         EXPECT_FALSE(set_->is_changing());
     }
     void probe_both() {
@@ -150,7 +150,8 @@ TEST_F(ProbeSetTest, WidensAFileThatNoOutsiderMaps) {
     look();
     EXPECT_EQ(places_once_there_are(1), (Places{{std::nullopt, {0}}}));
     EXPECT_FALSE(set_->has_narrow());
-    settle(); // the change ends by itself where the older probes are out before widen() returns
+    end_changes(); // the change ends by itself where the older probes are out before widen()
+                   // returns
     EXPECT_EQ(engine_.told[0].sets.older, 1u);
     EXPECT_EQ(engine_.told[0].sets.newer, 1u);
     add_target();
@@ -199,12 +200,12 @@ TEST_F(ProbeSetTest, ChangesInStepsAndBack) {
     engine_.steps.clear();
     ASSERT_TRUE(set_->widen(key_));
     places_once_there_are(1);
-    settle();
+    end_changes();
     EXPECT_THAT(engine_.steps, ElementsAre("0 to 1", "attach 1", "0 to 1 counts", "1 to 1"));
     engine_.steps.clear();
     set_->narrow(key_);
     places_once_there_are(2);
-    settle();
+    end_changes();
     EXPECT_THAT(engine_.steps, ElementsAre("1 to 2", "attach 2", "1 to 2 counts", "2 to 2"));
     engine_.steps.clear();
     faults_.begin("attach wide");

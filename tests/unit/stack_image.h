@@ -9,14 +9,14 @@
 #include <string>
 #include <vector>
 
-#include "process/interpreter.h"
-#include "stacks/layout.h"
-#include "stacks/source.h"
+#include "cpython/interpreter.h"
+#include "cpython/layout.h"
+#include "process/source.h"
 
 namespace speedbump::stacks {
 
 // The memory of a made-up process that runs Python: one thread in leaf(), called by main().
-class StackImage : public Source {
+class StackImage : public process::Source {
   public:
     static constexpr uint64_t kBase = 0x10000;
     static constexpr uint64_t kCodeType = 0x4242420;
@@ -28,7 +28,7 @@ class StackImage : public Source {
         interpreter.path = "/usr/bin/python3." + std::to_string(minor);
         interpreter.runtime_address = kBase;
         if (minor >= 13) put_offsets();
-        const auto known = layout_of(*this, interpreter);
+        const auto known = cpython::layout_of(*this, interpreter);
         if (!known) return;
         layout = *known;
         const uint64_t state = allocate(1024);
@@ -39,7 +39,7 @@ class StackImage : public Source {
         if (minor >= 12) put(state + layout.gil, gil);
         main_frame = add_frame("main", 0);
         leaf_frame = add_frame("leaf", main_frame);
-        if (layout.cframe_frame != kNone) {
+        if (layout.cframe_frame != cpython::kNone) {
             const uint64_t cframe = allocate(64);
             put(thread + layout.thread_frame, cframe);
             put(cframe + layout.cframe_frame, leaf_frame);
@@ -48,10 +48,10 @@ class StackImage : public Source {
         }
     }
 
-    ssize_t gather(std::span<const Piece> pieces, char* out) const override {
+    ssize_t gather(std::span<const process::Piece> pieces, char* out) const override {
         if (before_gather) before_gather();
         ssize_t done = 0;
-        for (const Piece& one : pieces) {
+        for (const process::Piece& one : pieces) {
             const auto address = reinterpret_cast<uint64_t>(one.iov_base);
             if (before_piece) before_piece(address);
             const uint64_t end = kBase + bytes_.size();
@@ -76,8 +76,8 @@ class StackImage : public Source {
     std::vector<char>& bytes() { return bytes_; }
     uint64_t used() const { return next_; }
 
-    process::Interpreter interpreter;
-    Layout layout;
+    cpython::Interpreter interpreter;
+    cpython::Layout layout;
     uint64_t thread = 0;
     uint64_t main_frame = 0;
     uint64_t leaf_frame = 0;

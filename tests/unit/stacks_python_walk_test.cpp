@@ -69,7 +69,7 @@ TEST_P(EachVersion, OfACircle) {
 // What lies right before memory that is not there is read field by field.
 TEST_P(EachVersion, OfACodeObjectBeforeAHole) {
     StackImage image(GetParam());
-    const Layout& layout = image.layout;
+    const cpython::Layout& layout = image.layout;
     const uint64_t first_field =
         std::max({layout.code_name, layout.code_file, layout.code_lines, layout.code_first_line});
     image.hole_start = image.leaf_code + first_field + 8;

@@ -7,9 +7,9 @@
 #include "cli/exit_status.h"
 #include "cli/look.h"
 #include "cli/output.h"
+#include "cpython/interpreter.h"
 #include "engine/python/cores.h"
 #include "engine/python/python_engine.h"
-#include "process/interpreter.h"
 #include "report/check.h"
 #include "util/log.h"
 
@@ -32,7 +32,7 @@ std::vector<engine::PythonMatch> list_python(const std::vector<pid_t>& pids,
                                              std::optional<Error>& failure) {
     std::map<std::pair<std::string, std::string>, engine::PythonMatch> functions;
     for (const pid_t pid : pids) {
-        const auto interpreters = process::find_interpreters(pid);
+        const auto interpreters = cpython::find_interpreters(pid);
         if (!interpreters || interpreters->empty()) continue;
         auto found = engine::list_python_functions(pid, engine::core_directories());
         if (!found) {

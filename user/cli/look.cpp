@@ -12,10 +12,10 @@
 #include <set>
 #include <sstream>
 
+#include "cpython/interpreter.h"
 #include "elf/demangle.h"
 #include "elf/symbols.h"
 #include "engine/features.h"
-#include "process/interpreter.h"
 #include "process/maps.h"
 #include "process/ownership.h"
 #include "process/resolver.h"
@@ -207,13 +207,13 @@ std::vector<engine::Check> check_process(pid_t pid) {
                       fmt::format("{}, {} file mappings can be read", status_field(pid, "Name"),
                                   mappings->size()),
                       ""});
-    const auto interpreters = process::find_interpreters(pid);
+    const auto interpreters = cpython::find_interpreters(pid);
     if (!interpreters) {
         checks.push_back({name + " Python", State::kUnknown, interpreters.error().message,
                           interpreters.error().hint});
         return checks;
     }
-    for (const process::Interpreter& interpreter : *interpreters) {
+    for (const cpython::Interpreter& interpreter : *interpreters) {
         checks.push_back({name + " Python", interpreter.is_supported() ? State::kGood : State::kBad,
                           interpreter.describe(),
                           interpreter.is_supported() ? "" : "CPython 3.10 or later on glibc"});

@@ -10,7 +10,7 @@
 #include <set>
 #include <thread>
 
-#include "process/interpreter.h"
+#include "cpython/interpreter.h"
 #include "process/remote_elf.h"
 #include "stacks/native_stack.h"
 #include "stacks/sampler.h"
@@ -131,7 +131,7 @@ void StackSampling::tell_threads(Process& process) {
 bool StackSampling::open_process(pid_t pid) {
     Process process;
     process.pid = pid;
-    const auto interpreters = process::find_interpreters(pid);
+    const auto interpreters = cpython::find_interpreters(pid);
     if (!interpreters && interpreters.error().kind == ErrorKind::kNotFound) return false;
     const bool is_python = !interpreters || !interpreters->empty();
     if (options_.with_python && is_python) {

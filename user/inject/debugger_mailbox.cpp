@@ -40,8 +40,8 @@ bool write_at(const Fd& memory, uint64_t address, const void* data, size_t size)
            static_cast<ssize_t>(size);
 }
 
-bool is_still_there(pid_t pid, const process::Interpreter& interpreter) {
-    const auto found = process::find_interpreters(pid);
+bool is_still_there(pid_t pid, const cpython::Interpreter& interpreter) {
+    const auto found = cpython::find_interpreters(pid);
     return found && std::any_of(found->begin(), found->end(), [&](const auto& one) {
                return one.runtime_address == interpreter.runtime_address &&
                       one.describe() == interpreter.describe();
@@ -50,11 +50,11 @@ bool is_still_there(pid_t pid, const process::Interpreter& interpreter) {
 
 } // namespace
 
-bool has_debugger_mailbox(const process::Interpreter& interpreter) {
+bool has_debugger_mailbox(const cpython::Interpreter& interpreter) {
     return interpreter.major == 3 && cpython::debugger_support_offset(interpreter.minor) != 0;
 }
 
-Result<DebuggerMailbox> find_debugger_mailbox(pid_t pid, const process::Interpreter& interpreter) {
+Result<DebuggerMailbox> find_debugger_mailbox(pid_t pid, const cpython::Interpreter& interpreter) {
     const std::string place = "/proc/" + std::to_string(pid) + "/mem";
     Fd memory(::open(place.c_str(), O_RDWR | O_CLOEXEC));
     if (!memory.valid()) return process::access_error(pid, "open its memory", errno);

@@ -6,14 +6,14 @@
 #include <cstdint>
 #include <string>
 
-#include "process/interpreter.h"
+#include "cpython/interpreter.h"
 #include "util/fd.h"
 #include "util/result.h"
 
 namespace speedbump::inject {
 
 // Whether the interpreter has one: 3.14 and later, not switched off at build time.
-bool has_debugger_mailbox(const process::Interpreter& interpreter);
+bool has_debugger_mailbox(const cpython::Interpreter& interpreter);
 
 // Where debuggers ask the main thread to run a script (PEP 768): the script's path and whether a
 // request waits, in memory of the target. It has no lock and no owner: whoever may write to the
@@ -29,7 +29,7 @@ struct DebuggerMailbox {
 };
 
 // kIo when the interpreter is there no more; kPermission also for a process that is not ours.
-Result<DebuggerMailbox> find_debugger_mailbox(pid_t pid, const process::Interpreter& interpreter);
+Result<DebuggerMailbox> find_debugger_mailbox(pid_t pid, const cpython::Interpreter& interpreter);
 
 // Leaves a request to run the script of that path. Refused where a request of another waits.
 Result<void> post_request(const DebuggerMailbox& mailbox, const std::string& path);

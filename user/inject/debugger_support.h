@@ -6,7 +6,7 @@
 #include <chrono>
 #include <string>
 
-#include "process/interpreter.h"
+#include "cpython/interpreter.h"
 #include "util/fd.h"
 #include "util/result.h"
 
@@ -14,7 +14,7 @@ namespace speedbump::inject {
 
 struct DebuggerSupportRequest {
     pid_t pid;
-    process::Interpreter interpreter;
+    cpython::Interpreter interpreter;
     int core;           // the core's file
     std::string source; // see bootstrap_source()
     std::chrono::milliseconds timeout;

@@ -33,7 +33,7 @@
 namespace speedbump::inject {
 namespace {
 
-using process::Interpreter;
+using cpython::Interpreter;
 using process::RemoteMemory;
 using process::RemoteModule;
 
@@ -316,7 +316,7 @@ Result<Injection> inject_once(pid_t pid, const InjectOptions& options, Clock::ti
     Result<std::vector<RemoteModule>> modules = process::load_modules(pid);
     if (!modules) return std::move(modules.error());
     Result<Interpreter> interpreter =
-        choose_interpreter(pid, process::interpreters_of(RemoteMemory(pid), *modules));
+        choose_interpreter(pid, cpython::interpreters_of(RemoteMemory(pid), *modules));
     if (!interpreter) {
         std::optional<Error> reason = obstacle(pid);
         return reason ? std::move(*reason) : std::move(interpreter.error());

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "process/interpreter.h"
+#include "cpython/interpreter.h"
 #include "util/fd.h"
 #include "util/result.h"
 
@@ -42,7 +42,7 @@ struct Injection {
     // protocol. Closing it (also by dying) makes the core remove all it has done. No descriptor of
     // this end ever exists in the target, so the hang-up can't be hidden by a forked child.
     Fd channel;
-    process::Interpreter interpreter;
+    cpython::Interpreter interpreter;
     Timing timing;
     bool by_debugger_support = false; // came in by PEP 768, ptrace being refused
 };

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "process/interpreter.h"
+#include "cpython/interpreter.h"
 #include "report/json.h"
 #include "stacks/stack_reader.h"
 
@@ -19,7 +19,7 @@ struct DumpedThread {
 
 struct DumpedProcess {
     pid_t pid = 0;
-    process::Interpreter interpreter;
+    cpython::Interpreter interpreter;
     std::vector<DumpedThread> threads;
 };
 

@@ -13,10 +13,16 @@
 #include <vector>
 
 #include "abi.h"
-#include "stacks/layout.h"
-#include "stacks/source.h"
+#include "cpython/layout.h"
+#include "process/source.h"
 
 namespace speedbump::stacks {
+
+using cpython::kNone;
+using cpython::Layout;
+using process::load_at;
+using process::Piece;
+using process::Source;
 
 // A Python function as people know it. All code objects made from one definition share one.
 struct Function {

@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "abi.h"
+#include "cpython/layout.h"
 #include "stacks/call_paths.h"
 #include "stacks/code.h"
-#include "stacks/layout.h"
 #include "stacks/stack.h"
 
 namespace speedbump::stacks {
+
+using cpython::Layout;
 
 // What frames mean that were copied at one moment: by a BPF program, or of a thread that certainly
 // did not run meanwhile. Within the interpreter's loop a thread may just have been linking a frame,

@@ -5,11 +5,15 @@
 #include <optional>
 #include <vector>
 
-#include "stacks/layout.h"
-#include "stacks/source.h"
+#include "cpython/layout.h"
+#include "process/source.h"
 #include "stacks/walk.h"
 
 namespace speedbump::stacks {
+
+using cpython::Layout;
+using process::Piece;
+using process::Source;
 
 // A frame as it was read.
 struct RawFrame {

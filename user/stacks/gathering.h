@@ -4,9 +4,12 @@
 #include <span>
 #include <vector>
 
-#include "stacks/source.h"
+#include "process/source.h"
 
 namespace speedbump::stacks {
+
+using process::Piece;
+using process::Source;
 
 inline size_t bytes_of(std::span<const Piece> pieces) {
     size_t size = 0;

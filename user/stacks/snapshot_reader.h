@@ -6,10 +6,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cpython/layout.h"
 #include "stacks/call_paths.h"
 #include "stacks/code.h"
 #include "stacks/gathering.h"
-#include "stacks/layout.h"
 #include "stacks/thread_list.h"
 
 namespace speedbump::stacks {

@@ -49,7 +49,7 @@ const char* describe(StackFault fault) {
 class StackReader::Impl {
   public:
     Impl(std::unique_ptr<Source> source, const Layout& layout,
-         const process::Interpreter& interpreter, uint64_t code_type, pid_t pid,
+         const cpython::Interpreter& interpreter, uint64_t code_type, pid_t pid,
          const ReaderOptions& options)
         : source_(std::move(source)),
           layout_(layout),
@@ -73,7 +73,7 @@ class StackReader::Impl {
 
     std::vector<const ThreadStack*> stacks;
     const std::deque<Function>& functions() const { return codes_.functions(); }
-    const process::Interpreter& interpreter() const { return interpreter_; }
+    const cpython::Interpreter& interpreter() const { return interpreter_; }
 
   private:
     Result<void> read_list();
@@ -83,7 +83,7 @@ class StackReader::Impl {
 
     std::unique_ptr<Source> source_;
     Layout layout_;
-    process::Interpreter interpreter_;
+    cpython::Interpreter interpreter_;
     pid_t pid_;
     ReaderOptions options_;
     CodeTable codes_;
@@ -203,7 +203,7 @@ StackReader& StackReader::operator=(StackReader&&) noexcept = default;
 StackReader::~StackReader() = default;
 
 Result<StackReader> StackReader::open(std::unique_ptr<Source> source,
-                                      const process::Interpreter& interpreter, uint64_t code_type,
+                                      const cpython::Interpreter& interpreter, uint64_t code_type,
                                       pid_t pid, const ReaderOptions& options) {
     const auto layout = layout_of(*source, interpreter);
     if (!layout) return layout.error();
@@ -214,10 +214,10 @@ Result<StackReader> StackReader::open(std::unique_ptr<Source> source,
 Result<StackReader> StackReader::open(pid_t pid, const ReaderOptions& options) {
     const auto modules = process::load_modules(pid);
     if (!modules) return modules.error();
-    const auto interpreters = process::interpreters_of(process::RemoteMemory(pid), *modules);
+    const auto interpreters = cpython::interpreters_of(process::RemoteMemory(pid), *modules);
     const std::string name = "process " + std::to_string(pid);
     if (interpreters.empty()) return make_error(ErrorKind::kUnsupported, name + " runs no Python");
-    const process::Interpreter& interpreter = interpreters.front();
+    const cpython::Interpreter& interpreter = interpreters.front();
     if (!interpreter.initialized && interpreter.is_supported())
         return make_error(ErrorKind::kUnsupported,
                           name + ": " + interpreter.describe() + " has not started");
@@ -225,7 +225,8 @@ Result<StackReader> StackReader::open(pid_t pid, const ReaderOptions& options) {
     for (const process::RemoteModule& module : *modules)
         if (module.path() == interpreter.path) code_type = module.find("PyCode_Type").value_or(0);
     raise_file_limit();
-    auto opened = open(std::make_unique<ProcessSource>(pid), interpreter, code_type, pid, options);
+    auto opened =
+        open(std::make_unique<process::ProcessSource>(pid), interpreter, code_type, pid, options);
     if (!opened) return std::move(opened.error()).with_context(name);
     return opened;
 }
@@ -271,7 +272,7 @@ const std::deque<Function>& StackReader::functions() const {
     return impl_->functions();
 }
 
-const process::Interpreter& StackReader::interpreter() const {
+const cpython::Interpreter& StackReader::interpreter() const {
     return impl_->interpreter();
 }
 

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "abi.h"
+#include "cpython/layout.h"
+#include "process/source.h"
 #include "stacks/code.h"
-#include "stacks/layout.h"
-#include "stacks/source.h"
 #include "stacks/stack.h"
 #include "util/result.h"
 
@@ -45,7 +45,7 @@ class StackReader {
     static Result<StackReader> open(pid_t pid, const ReaderOptions& options);
     // Over memory from anywhere; `pid` 0: no such process, nothing is known of its threads.
     static Result<StackReader> open(std::unique_ptr<Source> source,
-                                    const process::Interpreter& interpreter, uint64_t code_type,
+                                    const cpython::Interpreter& interpreter, uint64_t code_type,
                                     pid_t pid, const ReaderOptions& options);
     StackReader(StackReader&&) noexcept;
     StackReader& operator=(StackReader&&) noexcept;
@@ -75,7 +75,7 @@ class StackReader {
     const std::vector<const ThreadStack*>& stacks() const;
     // All functions seen so far, by id.
     const std::deque<Function>& functions() const;
-    const process::Interpreter& interpreter() const;
+    const cpython::Interpreter& interpreter() const;
 
   private:
     class Impl;

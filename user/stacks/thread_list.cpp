@@ -35,7 +35,7 @@ std::unordered_map<pid_t, pid_t> inner_thread_ids(pid_t pid) {
 } // namespace
 
 ThreadList::ThreadList(const Source& source, const Layout& layout,
-                       const process::Interpreter& interpreter, pid_t pid)
+                       const cpython::Interpreter& interpreter, pid_t pid)
     : source_(source), layout_(layout), interpreter_(interpreter), pid_(pid) {
     interpreter_low_ = std::min(layout.interpreter_next, layout.interpreter_threads);
     interpreter_size_ =
@@ -190,7 +190,7 @@ Error ThreadList::failure(const std::string& what) const {
         if (got == -ESRCH || access(("/proc/" + std::to_string(pid_)).c_str(), F_OK) != 0)
             return make_error(ErrorKind::kNotFound, name + " has ended");
         if (got < 0) return process::access_error(pid_, "read its memory", static_cast<int>(-got));
-        const auto now = process::find_interpreters(pid_);
+        const auto now = cpython::find_interpreters(pid_);
         if (now && (now->empty() || now->front().runtime_address != interpreter_.runtime_address ||
                     now->front().path != interpreter_.path))
             return make_error(ErrorKind::kNotFound,

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "abi.h"
-#include "process/interpreter.h"
+#include "cpython/interpreter.h"
+#include "cpython/layout.h"
 #include "stacks/call_paths.h"
 #include "stacks/code.h"
 #include "stacks/frame_regions.h"
 #include "stacks/gathering.h"
-#include "stacks/layout.h"
 #include "stacks/sleep_watch.h"
 #include "stacks/stack.h"
 #include "util/result.h"
@@ -64,7 +64,7 @@ struct InterpreterState {
 class ThreadList {
   public:
     // The source must outlive it. `pid` 0: no such process, nothing is known of its threads.
-    ThreadList(const Source& source, const Layout& layout, const process::Interpreter& interpreter,
+    ThreadList(const Source& source, const Layout& layout, const cpython::Interpreter& interpreter,
                pid_t pid);
 
     // Reads the list anew; what is known of threads that are still there stays.
@@ -88,7 +88,7 @@ class ThreadList {
 
     const Source& source_;
     Layout layout_;
-    process::Interpreter interpreter_;
+    cpython::Interpreter interpreter_;
     pid_t pid_;
     uint32_t interpreter_low_;
     uint32_t interpreter_size_;

@@ -7,10 +7,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "process/source.h"
 #include "python_walk.h"
-#include "stacks/source.h"
 
 namespace speedbump::stacks {
+
+using process::piece;
+using process::Source;
 
 // What bpf/python_walk.h reads from outside of a process, each piece in one system call and once:
 // for memory that stays as it is while one walk lasts. The source must outlive it.

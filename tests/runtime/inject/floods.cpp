@@ -226,7 +226,7 @@ class Connecting {
 TEST(Floods, ThoseWhoConnectHoldNoRequestUp) {
     for (const std::string& python : kPythons) {
         TargetProcess deaf({python, source("awkward.py"), "deaf"});
-        auto found = process::find_interpreters(deaf.pid());
+        auto found = cpython::find_interpreters(deaf.pid());
         ASSERT_TRUE(found && !found->empty());
         if (found->front().minor < 14) continue; // has no debugger's way in
         TargetProcess running({python, source("targets.py"), "loop"});

@@ -222,7 +222,7 @@ TEST_P(EveryPython, WaitsForAnInterpreterThatStarts) {
         }
         // Not before the exec: until then it is this program, which is no Python.
         bool seen = eventually(5s, [&] {
-            auto found = process::find_interpreters(child);
+            auto found = cpython::find_interpreters(child);
             return found && !found->empty();
         });
         auto injection = inject(child, with_core());
@@ -330,7 +330,7 @@ TEST(Inject, ARequestOfAnotherDebuggerIsLeftWhereItIs) {
     const std::string path = testing::TempDir() + "speedbump_other_debugger.py";
     for (const std::string& python : kPythons) {
         TargetProcess deaf({python, source("awkward.py"), "deaf"});
-        auto found = process::find_interpreters(deaf.pid());
+        auto found = cpython::find_interpreters(deaf.pid());
         ASSERT_TRUE(found && !found->empty());
         if (!inject::has_debugger_mailbox(found->front())) continue;
         const auto mailbox = inject::find_debugger_mailbox(deaf.pid(), found->front());
@@ -390,7 +390,7 @@ TEST(Inject, ATracedProcessIsNamedOrEnteredWithoutPtrace) {
         ASSERT_EQ(read(ready[0], &answer, 1), 1);
         ASSERT_EQ(answer, 'y');
         auto injection = inject(target.pid(), with_core());
-        auto found = process::find_interpreters(target.pid());
+        auto found = cpython::find_interpreters(target.pid());
         ASSERT_TRUE(found && !found->empty());
         if (found->front().minor >= 14) {
             EXPECT_TRUE(injection) << injection.error().message;
@@ -413,7 +413,7 @@ TEST(Inject, ATracedProcessIsNamedOrEnteredWithoutPtrace) {
 TEST(Inject, ARequestThatIsNeverReadIsTakenBack) {
     for (const std::string& python : kPythons) {
         TargetProcess target({python, source("awkward.py"), "deaf"});
-        auto found = process::find_interpreters(target.pid());
+        auto found = cpython::find_interpreters(target.pid());
         ASSERT_TRUE(found && !found->empty());
         if (found->front().minor < 14) continue;
         pid_t tracer = fork();
@@ -554,7 +554,7 @@ class DeafTarget {
 
 bool takes_requests(const std::string& python) {
     TargetProcess target({python, source("awkward.py"), "deaf"});
-    auto found = process::find_interpreters(target.pid());
+    auto found = cpython::find_interpreters(target.pid());
     EXPECT_TRUE(found && !found->empty());
     return found && !found->empty() && found->front().minor >= 14;
 }
@@ -814,7 +814,7 @@ TEST(Engine, SeveralAtATimeAndTheHeldOneDelaysNobody) {
 }
 
 TEST(Engine, NamesTheCommandThatBuildsACore) {
-    process::Interpreter interpreter;
+    cpython::Interpreter interpreter;
     interpreter.major = 3;
     interpreter.minor = 12;
     interpreter.path = "/usr/bin/python3.12";

@@ -124,7 +124,7 @@ std::vector<std::string> core_directories() {
     return directories;
 }
 
-Result<std::string> find_core(const process::Interpreter& interpreter,
+Result<std::string> find_core(const cpython::Interpreter& interpreter,
                               const std::vector<std::string>& directories) {
     const std::string build =
         fmt::format("{}{}{}{}", interpreter.major, interpreter.minor,

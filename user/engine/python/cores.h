@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "cpython/interpreter.h"
 #include "engine/features.h"
-#include "process/interpreter.h"
 #include "util/result.h"
 
 // Where the Python cores are, and which of them may be loaded into other processes.
@@ -19,7 +19,7 @@ std::vector<std::string> core_directories();
 // The path without links of the core for an interpreter: DIRECTORY/_core.SUFFIX or DIRECTORY/*/
 // speed_bump/_core.SUFFIX. kUnsupported, with the command that builds it as hint, when there is
 // none; kPermission when somebody else could change it (require_trusted).
-Result<std::string> find_core(const process::Interpreter& interpreter,
+Result<std::string> find_core(const cpython::Interpreter& interpreter,
                               const std::vector<std::string>& directories);
 
 // The tags (Interpreter::tag()) of the interpreters that there is a core for, each once, sorted.

@@ -141,7 +141,7 @@ void wait_closed(int channel, Clock::time_point deadline) {
 Result<inject::Injection> enter(pid_t pid, const std::vector<std::string>& directories,
                                 inject::InjectOptions options) {
     if (options.core.empty()) {
-        Result<std::vector<process::Interpreter>> found = process::find_interpreters(pid);
+        Result<std::vector<cpython::Interpreter>> found = cpython::find_interpreters(pid);
         if (!found) return std::move(found.error());
         // What can't be entered has no core either: inject() says so in better words.
         if (!found->empty() && found->front().is_supported()) {

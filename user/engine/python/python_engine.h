@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "cpython/interpreter.h"
 #include "engine/engine.h"
 #include "inject/injector.h"
-#include "process/interpreter.h"
 #include "util/fd.h"
 #include "util/result.h"
 
@@ -43,7 +43,7 @@ Result<std::vector<PythonMatch>> list_python_functions(
 // A process whose interpreter is hooked.
 struct PythonAttachment {
     pid_t process = 0;
-    process::Interpreter interpreter;
+    cpython::Interpreter interpreter;
     inject::Timing timing;
     bool inherited = false;  // forked from an attached process, and hooked before
     bool from_start = false; // hooked before the first line of its program ran

@@ -30,7 +30,7 @@ constexpr auto kInterpreterTimeout = std::chrono::milliseconds(2000);
 // Whether an interpreter is in the process, ready or not. Where that can't be seen for want of
 // descriptors or memory there may be one: the attempt to enter it tells of that.
 bool may_have_interpreter(pid_t pid) {
-    const auto found = process::find_interpreters(pid);
+    const auto found = cpython::find_interpreters(pid);
     return found ? !found->empty() : found.error().kind == ErrorKind::kIo;
 }
 

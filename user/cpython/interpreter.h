@@ -10,7 +10,7 @@
 #include "process/remote_elf.h"
 #include "util/result.h"
 
-namespace speedbump::process {
+namespace speedbump::cpython {
 
 // A CPython interpreter in a process, as seen from outside.
 struct Interpreter {
@@ -34,10 +34,10 @@ struct Interpreter {
 };
 
 // The interpreters among the modules of a process; copies that were never initialised come last.
-std::vector<Interpreter> interpreters_of(const RemoteMemory& memory,
-                                         const std::vector<RemoteModule>& modules);
+std::vector<Interpreter> interpreters_of(const process::RemoteMemory& memory,
+                                         const std::vector<process::RemoteModule>& modules);
 
 // The interpreters of a process. Empty: it is no Python. Reads memory only, stops nothing.
 Result<std::vector<Interpreter>> find_interpreters(pid_t pid);
 
-} // namespace speedbump::process
+} // namespace speedbump::cpython

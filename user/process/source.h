@@ -11,10 +11,7 @@
 
 #include "process/memory.h"
 
-namespace speedbump::stacks {
-
-using process::Piece;
-using process::piece;
+namespace speedbump::process {
 
 // A value that lies at any place.
 template <typename T>
@@ -53,7 +50,7 @@ class ProcessSource : public Source {
     }
 
   private:
-    process::RemoteMemory memory_;
+    RemoteMemory memory_;
 };
 
-} // namespace speedbump::stacks
+} // namespace speedbump::process

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "stacks/layout.h"
+#include "cpython/layout.h"
 
 #include <algorithm>
 #include <array>
@@ -9,13 +9,8 @@
 
 #include "cpython/offsets.h"
 
-namespace speedbump::stacks {
+namespace speedbump::cpython {
 namespace {
-
-using cpython::Offsets313;
-using cpython::Offsets314;
-using cpython::Offsets315;
-using cpython::u64;
 
 Layout table(int minor) {
     Layout layout;
@@ -138,7 +133,7 @@ bool is_credible(const Layout& layout) {
 }
 
 template <typename Offsets>
-Result<Layout> read_offsets(const Source& source, const process::Interpreter& interpreter) {
+Result<Layout> read_offsets(const process::Source& source, const Interpreter& interpreter) {
     auto refuse = [&](const std::string& why) {
         return make_error(ErrorKind::kUnsupported, interpreter.describe() + ": " + why);
     };
@@ -183,7 +178,7 @@ Layout::Layout()
                        .frame_bytes = 0,
                        .code_header_bytes = 0} {}
 
-Result<Layout> layout_of(const Source& source, const process::Interpreter& interpreter) {
+Result<Layout> layout_of(const process::Source& source, const Interpreter& interpreter) {
     if (interpreter.major != 3 || interpreter.minor < 10 || interpreter.minor > 15)
         return make_error(ErrorKind::kUnsupported,
                           interpreter.describe() +
@@ -206,4 +201,4 @@ Result<Layout> layout_of(const Source& source, const process::Interpreter& inter
     }
 }
 
-} // namespace speedbump::stacks
+} // namespace speedbump::cpython

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "process/interpreter.h"
+#include "cpython/interpreter.h"
 
 #include <algorithm>
 #include <array>
@@ -7,19 +7,19 @@
 
 #include "cpython/offsets.h"
 
-namespace speedbump::process {
+namespace speedbump::cpython {
 namespace {
 
 // Whether an interpreter state exists. The layout of _PyRuntime is private; these are the only
 // fields used, and they are stable within a minor version.
-bool runtime_initialized(const RemoteMemory& memory, uint64_t runtime, int minor) {
+bool runtime_initialized(const process::RemoteMemory& memory, uint64_t runtime, int minor) {
     if (minor >= 13) {
-        auto head_offset = memory.value<uint64_t>(runtime + cpython::kInterpretersHead);
+        auto head_offset = memory.value<uint64_t>(runtime + kInterpretersHead);
         if (!head_offset || *head_offset > 1 << 20) return false;
         auto head = memory.value<uint64_t>(runtime + *head_offset);
         return head && *head != 0;
     }
-    auto initialized = memory.value<int32_t>(runtime + cpython::initialized_offset(minor));
+    auto initialized = memory.value<int32_t>(runtime + initialized_offset(minor));
     return initialized && *initialized == 1;
 }
 
@@ -42,14 +42,15 @@ std::string Interpreter::describe() const {
     return text + " (" + path + ")";
 }
 
-std::vector<Interpreter> interpreters_of(const RemoteMemory& memory,
-                                         const std::vector<RemoteModule>& modules) {
-    bool musl = std::any_of(modules.begin(), modules.end(), [](const RemoteModule& module) {
-        return module.path().find("/ld-musl-") != std::string::npos ||
-               module.soname().rfind("libc.musl-", 0) == 0;
-    });
+std::vector<Interpreter> interpreters_of(const process::RemoteMemory& memory,
+                                         const std::vector<process::RemoteModule>& modules) {
+    bool musl =
+        std::any_of(modules.begin(), modules.end(), [](const process::RemoteModule& module) {
+            return module.path().find("/ld-musl-") != std::string::npos ||
+                   module.soname().rfind("libc.musl-", 0) == 0;
+        });
     std::vector<Interpreter> found;
-    for (const RemoteModule& module : modules) {
+    for (const process::RemoteModule& module : modules) {
         std::optional<uint64_t> runtime = module.find("_PyRuntime");
         Interpreter interpreter;
         interpreter.path = module.path();
@@ -83,9 +84,9 @@ std::vector<Interpreter> interpreters_of(const RemoteMemory& memory,
 }
 
 Result<std::vector<Interpreter>> find_interpreters(pid_t pid) {
-    Result<std::vector<RemoteModule>> modules = load_modules(pid);
+    Result<std::vector<process::RemoteModule>> modules = process::load_modules(pid);
     if (!modules) return std::move(modules.error());
-    return interpreters_of(RemoteMemory(pid), *modules);
+    return interpreters_of(process::RemoteMemory(pid), *modules);
 }
 
-} // namespace speedbump::process
+} // namespace speedbump::cpython

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
-#include "process/interpreter.h"
+#include "cpython/interpreter.h"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <glob.h>
 #include <gtest/gtest.h>
@@ -14,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace speedbump::process {
+namespace speedbump::cpython {
 namespace {
 
 // A Python that has written what it knows of itself and then waits to be killed.
@@ -126,63 +125,5 @@ TEST(Interpreter, NoProcess) {
     EXPECT_EQ(found.error().kind, ErrorKind::kNotFound);
 }
 
-TEST(RemoteModule, FindsWhatTheDynamicLinkerFinds) {
-    auto modules = load_modules(getpid());
-    ASSERT_TRUE(modules) << modules.error().message;
-    // Functions that no sanitizer puts its own in front of.
-    for (const char* name : {"getppid", "umask", "gnu_get_libc_version"}) {
-        auto expected = reinterpret_cast<uint64_t>(dlsym(RTLD_DEFAULT, name));
-        bool found = false;
-        for (const RemoteModule& module : *modules)
-            found = found || (module.soname() == "libc.so.6" && module.find(name) == expected);
-        EXPECT_TRUE(found) << name;
-    }
-    for (const RemoteModule& module : *modules)
-        EXPECT_FALSE(module.find("no_such_symbol_anywhere")) << module.path();
-}
-
-TEST(RemoteModule, KnowsItsOwnExecutable) {
-    auto modules = load_modules(getpid());
-    ASSERT_TRUE(modules);
-    size_t executables = 0;
-    auto here = reinterpret_cast<uint64_t>(&pythons);
-    for (const RemoteModule& module : *modules) {
-        executables += module.is_executable();
-        EXPECT_EQ(module.contains_code(here), module.is_executable() &&
-                                                  module.path().find("libc") == std::string::npos &&
-                                                  module.path().find("/ld-") == std::string::npos);
-    }
-    EXPECT_GE(executables, 1u);
-}
-
-TEST(RemoteMemory, StopsAtAHole) {
-    RemoteMemory memory(getpid());
-    char byte = 7;
-    char copy = 0;
-    EXPECT_TRUE(memory.read(reinterpret_cast<uint64_t>(&byte), &copy, 1));
-    EXPECT_EQ(copy, 7);
-    EXPECT_EQ(memory.read_some(8, &copy, 1), 0u);
-    EXPECT_FALSE(memory.value<uint64_t>(16));
-}
-
-TEST(RemoteMemory, GathersUpToAHole) {
-    const RemoteMemory memory(getpid());
-    const char text[] = "abcdef";
-    const auto address = reinterpret_cast<uint64_t>(text);
-    char copy[8] = {};
-    const Piece pieces[] = {piece(address + 4, 2), piece(address, 3), piece(8, 1),
-                            piece(address, 1)};
-    EXPECT_EQ(memory.gather(pieces, copy), 5);
-    EXPECT_STREQ(copy, "efabc");
-    EXPECT_EQ(memory.gather({}, copy), 0);
-    EXPECT_EQ(memory.gather({&pieces[2], 1}, copy), 0);
-    EXPECT_EQ(RemoteMemory(0x7ffffff0).gather(pieces, copy), -ESRCH);
-    // more than the kernel takes at once
-    const std::vector<Piece> many(3000, piece(address, 2));
-    std::string all(6000, ' ');
-    EXPECT_EQ(memory.gather(many, all.data()), 6000);
-    EXPECT_EQ(all.substr(5996), "abab");
-}
-
 } // namespace
-} // namespace speedbump::process
+} // namespace speedbump::cpython

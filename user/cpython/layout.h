@@ -4,11 +4,11 @@
 #include <cstdint>
 
 #include "abi.h"
-#include "process/interpreter.h"
-#include "stacks/source.h"
+#include "cpython/interpreter.h"
+#include "process/source.h"
 #include "util/result.h"
 
-namespace speedbump::stacks {
+namespace speedbump::cpython {
 
 inline constexpr uint32_t kNone = SB_NO_FIELD; // this version has no such field
 
@@ -46,6 +46,6 @@ struct Layout : sb_python_layout {
 // The layout of a supported interpreter: from a table for 3.10 to 3.12, from the debug offsets in
 // its own memory from 3.13 on. kUnsupported with the reason for other versions, debug builds of
 // 3.10 to 3.12, and interpreters without (credible) debug offsets.
-Result<Layout> layout_of(const Source& source, const process::Interpreter& interpreter);
+Result<Layout> layout_of(const process::Source& source, const Interpreter& interpreter);
 
-} // namespace speedbump::stacks
+} // namespace speedbump::cpython
