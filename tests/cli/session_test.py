@@ -345,6 +345,24 @@ class Run(SessionTest):
         self.assertEqual(final["targets"][0]["delays"], 100)
 
 
+    def test_warnings_without_end_are_counted(self):
+        """130 Pythons, the core for which anybody could have written."""
+        core = "_core.cpython-{}{}-x86_64-linux-gnu.so".format(*sys.version_info)
+        with open(os.path.join(self.folder.name, core), "wb"):
+            os.chmod(self.folder.name, 0o777)
+        python = f"{sys.executable} -S -c 'import time; time.sleep(.05)'"
+        done = self.call(
+            "run", self.write("time:nosuch\n"), "--", "/bin/sh", "-c",
+            f"for i in $(seq 130); do {python}; done",
+            status=0, env={"SPEEDBUMP_CORES": self.folder.name},
+        )
+        held_back = re.search(r"warning: (\d+) more warnings were not shown", done.stderr)
+        self.assertIsNotNone(held_back, done.stderr)
+        shown = len(re.findall("warning: .*others may write to", done.stderr))
+        self.assertLessEqual(shown, 100, done.stderr)
+        self.assertGreaterEqual(shown + int(held_back[1]), 130)
+
+
 class Calibrate(SessionTest):
     def test_prints_floor_and_accuracy(self):
         document = json.loads(self.call("calibrate", "--json", status=0).stdout)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "cli/session_report.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include "report/text.h"
@@ -21,8 +22,17 @@ Result<void> SessionReport::open() {
 }
 
 void SessionReport::warn(const std::string& text) {
+    if (!warnings_.admit(Clock::now())) return;
     output_->erase();
+    report_held_back();
     log::warning(text);
+}
+
+void SessionReport::report_held_back() {
+    const size_t count = warnings_.take_held_back();
+    if (count == 0) return;
+    log::warning(fmt::format("{} more warnings were not shown: at most {} are in a minute", count,
+                             kMaxWarnings));
 }
 
 void SessionReport::matched(const session::Snapshot& snapshot, const targets::TargetsFile& file) {
@@ -57,6 +67,7 @@ std::string SessionReport::status(const session::Snapshot& snapshot,
 void SessionReport::final(const session::Snapshot& snapshot, const targets::TargetsFile& file,
                           const std::string& reason) {
     output_->erase();
+    report_held_back();
     if (arguments_.output.json) {
         output_->write_line(
             report::attach_final_json(context_, arguments_.session, snapshot, file, reason));

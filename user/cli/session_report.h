@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 
@@ -8,11 +9,15 @@
 #include "cli/output.h"
 #include "lifecycle/watch.h"
 #include "report/json.h"
+#include "util/rate_limit.h"
 
 namespace speedbump::cli {
 
 // What `attach` and `run` ask of a session's life.
 lifecycle::WatchRequest watch_request(const SessionArguments& arguments);
+
+// Warnings of a session in a minute; of more only the number is shown.
+inline constexpr size_t kMaxWarnings = 100;
 
 // Reports a session of `attach` or `run` as its options say: tables or JSON, to stdout or a file.
 class SessionReport : public lifecycle::WatchReporter {
@@ -33,7 +38,10 @@ class SessionReport : public lifecycle::WatchReporter {
     Result<void> finish() override;
 
   private:
+    void report_held_back();
+
     const SessionArguments& arguments_;
+    RateLimit warnings_{kMaxWarnings, std::chrono::minutes(1)};
     std::string command_;
     std::optional<Output> output_;
     report::Context context_; // from matched() on
