@@ -98,7 +98,7 @@ TEST(PythonTable, WritersAreToldApartByNamespace) {
         const uint64_t writer = SB_WRITER(slot == 1 ? 77 : 88, 5);
         const sb_counts counts{
             .hits = 10 * slot, .delays = slot, .requested_ns = 0, .measured_ns = 0};
-        const auto at = static_cast<off_t>(sb_slot_offset(kLines, slot));
+        const auto at = static_cast<off_t>(sb_slot_offset(kLines, 0, slot));
         ASSERT_EQ(pwrite((*table)->counters_fd(), &writer, sizeof writer, at),
                   static_cast<ssize_t>(sizeof writer));
         ASSERT_EQ(pwrite((*table)->counters_fd(), &counts, sizeof counts,
