@@ -25,7 +25,7 @@ struct SliceCounts {
 // delay each column of targets has in each slice of time. Not thread-safe.
 class Schedule {
   public:
-    // A ring of counts (SB_RING_SLICES times columns), nullptr while nobody has written to it.
+    // A ring of counts (SB_RING_SLICES times columns); nullptr: it and all later ones are unused.
     using Ring = std::function<const sb_slice_counts*(size_t)>;
     // The memory is the caller's, and `doses` has a cell for each slice of the ring and column.
     Schedule(sb_schedule& shared, __u64* doses, uint32_t columns, size_t rings, Ring ring);
