@@ -286,7 +286,7 @@ static inline __u64 sb_counters_bytes(__u32 targets, __u32 columns, __u32 slots)
 #endif
 #define SB_NO_FIELD 0xffffffffu /* this version has no such field */
 
-/* Where CPython keeps what the program reads: offsets in its structures (inspect::Layout). */
+/* Where CPython keeps what is read of frames (python_walk.h): offsets in its structures. */
 struct sb_python_layout {
     __u32 is_python;    /* 0: the process runs none, the rest means nothing */
     __u32 thread_frame; /* innermost frame; with cframe_frame: pointer to the C frame */
@@ -305,12 +305,13 @@ struct sb_python_layout {
     __u32 code_first_line;
     __u32 text_length;
     __u32 text_state;
-    __u32 text_ascii; /* the bit of the state that says that it holds ASCII only */
-    __u32 text_data;  /* of a text in ASCII */
+    __u32 text_ascii_bit;  /* of the state: it holds ASCII only */
+    __u32 text_ascii_data; /* of such a text */
     __u32 gil_locked; /* in the lock that sb_thread_state names */
     __u32 gil_holder;
     __u32 ip_is_int; /* 3.10: the number of the instruction */
-    __u32 reserved;
+    __u32 frame_bytes;       /* from the start of a frame that hold all of the above, */
+    __u32 code_header_bytes; /* and of a code object */
 };
 
 /* Of a thread that runs Python: its PyThreadState and the lock of its interpreter. */
@@ -411,6 +412,7 @@ SB_ASSERT(sizeof(struct sb_settings) == 64, "sb_settings");
 SB_ASSERT(sizeof(struct sb_counters) == 64, "sb_counters");
 SB_ASSERT(sizeof(struct sb_turn) == 64, "sb_turn");
 SB_ASSERT(sizeof(struct sb_slot) == 64, "sb_slot");
+SB_ASSERT(sizeof(struct sb_python_layout) == 96, "sb_python_layout");
 SB_ASSERT(sizeof(struct sb_code_identity) == 112, "sb_code_identity");
 SB_ASSERT(sizeof(struct sb_python_frame) == 40, "sb_python_frame");
 SB_ASSERT(sizeof(struct sb_stack_sample) == 24 + 8 * SB_REGISTERS, "sb_stack_sample");

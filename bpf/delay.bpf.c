@@ -255,7 +255,7 @@ static __always_inline int sb_hit(void *ctx)
 		return 0;
 	if (target->end_ns && start >= target->end_ns)
 		return 0;
-	if (delay & SB_SCHEDULED) {
+	if (sb_columns && (delay & SB_SCHEDULED)) {
 		of_slice = sb_scheduled(start, (__u32)delay, &delay);
 		if (!delay)
 			return 0;
@@ -271,7 +271,7 @@ static __always_inline int sb_hit(void *ctx)
 
 	__sync_fetch_and_add(&mine->delays, 1);
 	__sync_fetch_and_add(&mine->requested_ns, delay);
-	if (of_slice)
+	if (sb_columns && of_slice)
 		__sync_fetch_and_add(&of_slice->delays, 1);
 	outside = sb_outside(kind, delay);
 	if (delay > outside) {
@@ -288,7 +288,7 @@ static __always_inline int sb_hit(void *ctx)
 		measured = sb_of_kind(control.floor_ns, kind);
 	}
 	__sync_fetch_and_add(&mine->measured_ns, measured);
-	if (of_slice)
+	if (sb_columns && of_slice)
 		__sync_fetch_and_add(&of_slice->measured_ns, measured);
 	return 0;
 }

@@ -7,6 +7,11 @@
 
 #include "abi.h"
 
+/* Of the current thread: the reader is nobody. */
+#define SB_READ(reader, to, size, address) bpf_probe_read_user(to, size, (void *)(address))
+#define SB_AHEAD(reader, address, size)
+#include "python_walk.h"
+
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 #define SB_PAGE 4096u
@@ -16,7 +21,6 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #else
 #define SB_IP 16
 #endif
-#define SB_TAG_BITS 7ULL /* of a _PyStackRef (3.14, free-threaded) */
 
 __u32 loader_level;    /* depth of the loader's PID namespace; the iterator finds out */
 __u64 lost_samples;    /* for which there was no room */
@@ -64,21 +68,6 @@ static __always_inline struct sb_scratch *sb_own_scratch(void)
 	return bpf_map_lookup_elem(&scratches, &cpu);
 }
 
-static __always_inline int sb_read_u64(__u64 *value, __u64 address)
-{
-	return bpf_probe_read_user(value, sizeof(*value), (void *)address);
-}
-
-static __always_inline int sb_read_u32(__u32 *value, __u64 address)
-{
-	return bpf_probe_read_user(value, sizeof(*value), (void *)address);
-}
-
-static __always_inline int sb_read_u8(__u8 *value, __u64 address)
-{
-	return bpf_probe_read_user(value, sizeof(*value), (void *)address);
-}
-
 /*
  * The kernel lets a probed instruction run at another place, of which no unwind table knows. Before
  * and behind it the thread is where it would be without the probe.
@@ -110,117 +99,48 @@ static __always_inline __u32 sb_copy_stack(struct sb_scratch *scratch, __u64 add
 	return done;
 }
 
-struct sb_walk {
-	__u64 frame;
-	__u64 last_code; /* whose identity is known */
-	__u64 last_identity;
+/* The walk of a thread's frames into the scratch memory. */
+struct sb_copying {
+	struct sb_walk walk;
 	__u32 pid;
-	__u32 offset; /* of the next frame in the scratch memory */
+	__u32 offset; /* of the next frame */
 	__u32 count;
 	__u32 fault;
 };
 
-static __always_inline int sb_identify_text(struct sb_identity_text *text,
-					    const struct sb_python_layout *layout)
+static long sb_copy_frame(__u32 index, struct sb_copying *copying)
 {
-	__u32 state, size = SB_IDENTITY_TEXT;
-	__u64 data = text->address + layout->text_data;
-
-	if (sb_read_u64(&text->length, text->address + layout->text_length) ||
-	    sb_read_u32(&state, text->address + layout->text_state))
-		return -1;
-	if (!(state & layout->text_ascii) || !text->length)
-		return 0;
-	if (text->length < SB_IDENTITY_TEXT)
-		size = text->length;
-	else
-		data += text->length - SB_IDENTITY_TEXT;
-	return bpf_probe_read_user(text->end, size, (void *)data);
-}
-
-static __always_inline int sb_identify(__u64 code, const struct sb_python_layout *layout,
-				       __u64 *digest)
-{
-	struct sb_code_identity identity = {};
-
-	if ((layout->code_version != SB_NO_FIELD &&
-	     sb_read_u32(&identity.version, code + layout->code_version)) ||
-	    sb_read_u32(&identity.first_line, code + layout->code_first_line) ||
-	    sb_read_u64(&identity.name.address, code + layout->code_name) ||
-	    sb_read_u64(&identity.file.address, code + layout->code_file) ||
-	    sb_read_u64(&identity.lines, code + layout->code_lines))
-		return -1;
-	if (!identity.version && (sb_identify_text(&identity.name, layout) ||
-				  sb_identify_text(&identity.file, layout)))
-		return -1;
-	*digest = sb_identity_digest(&identity);
-	return 0;
-}
-
-static long sb_walk_frame(__u32 index, struct sb_walk *walk)
-{
-	struct sb_python_layout *layout = bpf_map_lookup_elem(&processes, &walk->pid);
+	struct sb_python_layout *layout = bpf_map_lookup_elem(&processes, &copying->pid);
 	struct sb_scratch *scratch = sb_own_scratch();
-	struct sb_python_frame frame = { .address = walk->frame };
-	__u64 address = walk->frame, code, generator = 0;
-	__u32 offset = walk->offset, number = 0;
+	struct sb_python_frame frame = {};
+	__u32 offset = copying->offset;
 
-	if (!address)
+	if (!copying->walk.next)
 		return 1;
-	walk->fault = SB_PYTHON_UNREADABLE;
+	copying->fault = SB_PYTHON_UNREADABLE;
 	if (!layout || !scratch || offset > sizeof(scratch->rest) - sizeof(frame))
 		return 1;
-	if (sb_read_u64(&frame.code, address + layout->frame_code) ||
-	    sb_read_u64(&walk->frame, address + layout->frame_previous))
+	if (sb_walk_step(NULL, layout, &copying->walk, &frame))
 		return 1;
-	if (layout->ip_is_int) {
-		if (sb_read_u32(&number, address + layout->frame_ip))
-			return 1;
-		frame.ip = (__s64)(__s32)number;
-	} else if (sb_read_u64(&frame.ip, address + layout->frame_ip)) {
-		return 1;
-	}
-	if (layout->frame_owner != SB_NO_FIELD &&
-	    sb_read_u8(&frame.owner, address + layout->frame_owner))
-		return 1;
-	if (layout->frame_entry != SB_NO_FIELD &&
-	    sb_read_u8(&frame.is_entry, address + layout->frame_entry))
-		return 1;
-	if (layout->frame_generator != SB_NO_FIELD &&
-	    sb_read_u64(&generator, address + layout->frame_generator))
-		return 1;
-	frame.is_generator = generator != 0;
-	if (layout->frame_bytecode_copy != SB_NO_FIELD &&
-	    sb_read_u32((__u32 *)&frame.bytecode_copy, address + layout->frame_bytecode_copy))
-		return 1;
-	code = frame.code & ~SB_TAG_BITS;
-	if (code != walk->last_code) {
-		/* What C code runs below may have none; the loader sees that by the owner. */
-		if (sb_identify(code, layout, &walk->last_identity))
-			walk->last_identity = 0;
-		walk->last_code = code;
-	}
-	frame.identity = walk->last_identity;
 	__builtin_memcpy(&scratch->rest[offset], &frame, sizeof(frame));
-	walk->offset = offset + sizeof(frame);
-	walk->count++;
-	walk->fault = SB_PYTHON_FINE;
+	copying->offset = offset + sizeof(frame);
+	copying->count++;
+	copying->fault = SB_PYTHON_FINE;
 	return 0;
 }
 
-static __always_inline __u64 sb_innermost(__u64 state, const struct sb_python_layout *layout,
-					  __u32 *fault)
+static __always_inline void sb_copy_frames(struct sb_copying *copying, __u64 state,
+					   const struct sb_python_layout *layout)
 {
-	__u64 frame = 0;
-
-	*fault = SB_PYTHON_UNREADABLE;
-	if (sb_read_u64(&frame, state + layout->thread_frame))
-		return 0;
-	if (layout->cframe_frame != SB_NO_FIELD && frame &&
-	    sb_read_u64(&frame, frame + layout->cframe_frame))
-		return 0;
-	*fault = SB_PYTHON_FINE;
-	return frame;
+	copying->fault = SB_PYTHON_UNREADABLE;
+	if (sb_innermost(NULL, layout, state, &copying->walk.next))
+		return;
+	copying->fault = SB_PYTHON_FINE;
+	if (!copying->walk.next)
+		return;
+	bpf_loop(SB_PYTHON_FRAMES, sb_copy_frame, copying, 0);
+	if (copying->walk.next && copying->fault == SB_PYTHON_FINE)
+		copying->fault = SB_PYTHON_DEEP;
 }
 
 static __always_inline bool sb_holds_gil(const struct sb_thread_state *state,
@@ -229,9 +149,10 @@ static __always_inline bool sb_holds_gil(const struct sb_thread_state *state,
 	__u32 is_locked = 0;
 	__u64 holder = 0;
 
-	return state->gil && !sb_read_u32(&is_locked, state->gil + layout->gil_locked) &&
-	       !sb_read_u64(&holder, state->gil + layout->gil_holder) && is_locked == 1 &&
-	       holder == state->address;
+	return state->gil &&
+	       !SB_READ(NULL, &is_locked, sizeof(is_locked), state->gil + layout->gil_locked) &&
+	       !SB_READ(NULL, &holder, sizeof(holder), state->gil + layout->gil_holder) &&
+	       is_locked == 1 && holder == state->address;
 }
 
 SEC("perf_event")
@@ -240,7 +161,7 @@ int sb_running(void *ctx)
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u32 pid = sb_pid_at_level(task->group_leader, loader_level);
 	struct sb_python_layout *layout = bpf_map_lookup_elem(&processes, &pid);
-	struct sb_walk walk = { .pid = pid };
+	struct sb_copying copying = { .pid = pid };
 	struct sb_stack_sample *sample;
 	struct sb_scratch *scratch;
 	struct pt_regs *registers;
@@ -261,22 +182,17 @@ int sb_running(void *ctx)
 	sb_leave_xol(task, sample->registers);
 	stack = BPF_CORE_READ(registers, sp);
 	sample->stack_bytes = sb_copy_stack(scratch, stack) & ~7u;
-	walk.offset = sample->stack_bytes;
+	copying.offset = sample->stack_bytes;
 	state = bpf_map_lookup_elem(&thread_states, &sample->tid);
 	if (!layout->is_python || !state) {
 		sample->python_fault = SB_PYTHON_NONE;
 	} else {
-		walk.frame = sb_innermost(state->address, layout, &walk.fault);
-		if (walk.frame) {
-			bpf_loop(SB_PYTHON_FRAMES, sb_walk_frame, &walk, 0);
-			if (walk.frame && walk.fault == SB_PYTHON_FINE)
-				walk.fault = SB_PYTHON_DEEP;
-		}
-		sample->python_fault = walk.fault;
+		sb_copy_frames(&copying, state->address, layout);
+		sample->python_fault = copying.fault;
 		sample->holds_gil = sb_holds_gil(state, layout);
 	}
-	sample->python_frames = walk.count;
-	size = sizeof(*sample) + walk.offset;
+	sample->python_frames = copying.count;
+	size = sizeof(*sample) + copying.offset;
 	if (size > sizeof(*scratch))
 		return 0;
 	if (bpf_ringbuf_output(&samples, scratch, size, BPF_RB_NO_WAKEUP))

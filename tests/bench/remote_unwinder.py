@@ -41,7 +41,7 @@ print(json.dumps({"calls": attempts / work, "success": good / attempts}))
 
 def programs() -> dict[str, str]:
     """The programs that `bench inspect` runs."""
-    text = (SOURCE / "user/inspect/bench_programs.h").read_text()
+    text = (SOURCE / "user/stacks/bench_programs.h").read_text()
     names = {"kBasicProgram": "basic", "kDeepStaticProgram": "deep_static",
              "kThreadsProgram": "threads"}  # fmt: skip
     found = re.findall(r'(k\w+Program) = R"\((.*?)\n\)";', text, re.DOTALL)

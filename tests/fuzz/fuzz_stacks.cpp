@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: MIT
 // Reads stacks from memory that is damaged, and that changes while it is read. Fails on a crash, a
-// hang, or when nothing was refused or nothing read.
+// hang, when nothing was refused or nothing read, or when the walk of frames as the BPF program has
+// it (in C) and the loader's find different frames in the same memory.
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 
+#include "../unit/python_walk_in_c.h"
 #include "../unit/stack_image.h"
-#include "inspect/stack_reader.h"
 #include "mutator.h"
+#include "stacks/stack_reader.h"
+#include "stacks/walk.h"
 
 namespace {
 
 using namespace speedbump;
-using namespace speedbump::inspect;
+using namespace speedbump::stacks;
 
 struct Counts {
     size_t read = 0;
@@ -50,6 +54,24 @@ void damage(StackImage& image, fuzz::Random& random) {
         image.put(StackImage::kBase + random.below(size / 8) * 8, evil_word(image, random));
 }
 
+int read_image(void* memory, void* to, __u32 size, __u64 address) {
+    return static_cast<const StackImage*>(memory)->read(address, to, size) ? 0 : -1;
+}
+
+void compare_walks(StackImage& image) {
+    std::vector<sb_python_frame> c(SB_PYTHON_FRAMES);
+    uint32_t fault = 0;
+    c.resize(python_walk_in_c(read_image, &image, &image.layout, image.thread, c.data(),
+                              SB_PYTHON_FRAMES, &fault));
+    const WalkedFrames cpp = walk_frames(image, image.layout, image.thread);
+    if (fault == SB_PYTHON_DEEP ? cpp.frames.size() <= c.size()
+                                : cpp.frames.size() != c.size() || cpp.fault != fault)
+        std::abort();
+    if (!c.empty() &&
+        std::memcmp(c.data(), cpp.frames.data(), c.size() * sizeof(sb_python_frame)) != 0)
+        std::abort();
+}
+
 void run(uint64_t seed, Counts& counts) {
     constexpr int kVersions[] = {10, 11, 12, 14};
     constexpr unsigned kMaxSeconds = 20; // a hang; sanitizers on a busy machine are slow
@@ -69,6 +91,7 @@ void run(uint64_t seed, Counts& counts) {
         return;
     }
     for (size_t count = random.below(4); count > 0; --count) damage(kept, random);
+    compare_walks(kept);
     if (random.below(2) == 0)
         kept.before_gather = [&kept, &random] {
             if (random.below(4) == 0) damage(kept, random);

@@ -15,7 +15,7 @@ shift 2
 "$here/build_module.sh" "$kernel" "$out"
 
 cflags=(-std=gnu11 -O2 -Wall -Wextra -Wno-format-zero-length)
-gcc "${cflags[@]}" -I"$root/kmod" -pthread -o "$out/module_test" "$here/module_test.c" "$here/make_elf.c"
+gcc "${cflags[@]}" -I"$root/kmod" -pthread -o "$out/module_test" "$here"/module_*.c "$here/make_elf.c"
 g++ -O2 -Wall -Wextra -shared -fPIC -o "$out/libvictim.so" "$here/victim_library.cpp"
 strip -o "$out/libvictim_stripped.so" "$out/libvictim.so"
 victim=("$here/victim.c" -L"$out" -lvictim -Wl,-rpath,/lib)

@@ -27,7 +27,7 @@ LINES = "+exe:* delay=1ms every=1000\n+libc.so.6:str* delay=0\n__main__:beat del
 MEASURED = "+exe:work_* delay=1ms\n+libc.so.6:strlen\n__main__:beat\n"  # in an experiment
 PHASES = ("load", "attach", "hook", "armed", "experiment", "detach")
 LIMITS = pathlib.Path(__file__).parent / "inject" / "limits.py"
-GUARD = "sb-guard"  # user/session/control_guard.cpp
+GUARD = "sb-guard"  # user/control/guard.cpp
 KEEPER = "probe-keeper"  # user/engine/shielded.cpp
 CONTROL = pathlib.Path("/run/speedbump")
 NAME = f"sbump{os.getpid()}"  # of the loader: nothing else is called that

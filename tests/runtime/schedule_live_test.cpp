@@ -70,7 +70,8 @@ class LoggingPython {
         if (pid_ == 0) {
             dup2(in[0], STDIN_FILENO);
             dup2(out[1], STDOUT_FILENO);
-            for (const int fd : {in[0], in[1], out[0], out[1]}) close(fd);
+            for (const int fd : {in[0], in[1], out[0], out[1]})
+                if (fd > STDOUT_FILENO) close(fd); // the runner may have closed standard input
             const char* const python = std::getenv("SPEEDBUMP_PYTHON");
             execl(python, python, "-B", SPEEDBUMP_SOURCE_DIR "/tests/programs/call_log.py",
                   log.c_str(), static_cast<char*>(nullptr));

@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "engine/stack_sampler.h"
 #include "live.h"
+#include "stacks/sampler.h"
 #include "util/clock.h"
 #include "util/fd.h"
 
@@ -181,7 +181,7 @@ TEST_F(LiveSession, NoticesALibraryAlthoughItsPerfEventsDied) {
 }
 
 TEST_F(LiveSession, SamplesAgainAlthoughItsClocksDied) {
-    auto sampler = engine::StackSampler::open(1ms);
+    auto sampler = stacks::StackSampler::open(1ms);
     ASSERT_TRUE(sampler) << sampler.error().message;
     const pid_t busy = fork();
     for (volatile bool forever = true; busy == 0 && forever;) continue;
@@ -189,7 +189,7 @@ TEST_F(LiveSession, SamplesAgainAlthoughItsClocksDied) {
     uint64_t samples = 0;
     const auto drain = [&] {
         std::this_thread::sleep_for(50ms);
-        (*sampler)->drain([&](const engine::RunningThread&) { ++samples; }, 1s);
+        (*sampler)->drain([&](const stacks::RunningThread&) { ++samples; }, 1s);
     };
     for (int turns = 0; turns < 200 && samples == 0; ++turns) drain();
     EXPECT_GT(samples, 0u);

@@ -161,9 +161,9 @@ TEST(PythonSide, ASecondOneOfAThreadIsAnError) {
     const auto parsed = targets::parse_targets("app:f delay=1us\n", "x");
     ASSERT_TRUE(parsed.errors.empty());
     const auto none = [](const std::string&) {};
-    const auto first = PythonSide::create(parsed.file, none);
+    const auto first = PythonSide::create(parsed.file, 0, none);
     ASSERT_TRUE(first) << first.error().message;
-    const auto second = PythonSide::create(parsed.file, none); // what it had begun goes again
+    const auto second = PythonSide::create(parsed.file, 0, none); // what it had begun goes again
     ASSERT_FALSE(second);
     EXPECT_EQ(second.error().kind, ErrorKind::kInvalid);
 }

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/process_tree.h"
+#include "tree/process_tree.h"
 
 // Engines and a process tree that touch no process, and fail in each call that they are told to.
 namespace speedbump::engine {
@@ -36,7 +36,7 @@ class Faults {
     std::map<std::string, int> calls_;
 };
 
-class FakeTree : public ProcessTree {
+class FakeTree : public tree::ProcessTree {
   public:
     explicit FakeTree(Faults& faults) : faults_(faults) {}
 
@@ -45,10 +45,10 @@ class FakeTree : public ProcessTree {
         const auto tgid = static_cast<uint32_t>(pid);
         listed.push_back({tgid, static_cast<uint32_t>(parent), pid, 1, false, false, "fake"});
     }
-    void happens(TreeEvent::Type type, pid_t pid, pid_t parent = 0) {
+    void happens(tree::TreeEvent::Type type, pid_t pid, pid_t parent = 0) {
         const auto tgid = static_cast<uint32_t>(pid);
-        if (type == TreeEvent::Type::kFork) members[tgid] = 1;
-        if (type == TreeEvent::Type::kExit) members.erase(tgid);
+        if (type == tree::TreeEvent::Type::kFork) members[tgid] = 1;
+        if (type == tree::TreeEvent::Type::kExit) members.erase(tgid);
         events.push_back({type, tgid, static_cast<uint32_t>(parent), pid, 1, 1, "fake"});
     }
 
@@ -56,7 +56,7 @@ class FakeTree : public ProcessTree {
     void set_cgroup(uint64_t, uint64_t) override {}
     void record_edges(bool) override {}
     void wake_on_fork(bool wake) override { wakes = wake; }
-    Result<std::vector<process::ListedProcess>> list_processes() override {
+    Result<std::vector<tree::ListedProcess>> list_processes() override {
         if (auto error = faults_.of("list_processes")) return *error;
         return listed;
     }
@@ -75,13 +75,13 @@ class FakeTree : public ProcessTree {
     uint64_t member_count() const override { return members.size(); }
     int tree_map() const override { return -1; }
     int event_fd() const override { return -1; }
-    std::vector<TreeEvent> drain_events() override { return std::exchange(events, {}); }
+    std::vector<tree::TreeEvent> drain_events() override { return std::exchange(events, {}); }
     uint64_t lost_events() const override { return lost; }
     uint64_t lost_members() const override { return 0; }
 
-    std::vector<process::ListedProcess> listed;
+    std::vector<tree::ListedProcess> listed;
     std::map<uint32_t, uint64_t> members;
-    std::vector<TreeEvent> events;
+    std::vector<tree::TreeEvent> events;
     uint64_t lost = 0;
     bool wakes = false;
 
@@ -89,13 +89,13 @@ class FakeTree : public ProcessTree {
     Faults& faults_;
 };
 
-class FakeMappings : public MappingRecords {
+class FakeMappings : public tree::MappingRecords {
   public:
     int fd() const override { return -1; }
     bool moderated() const override { return false; }
-    std::vector<NewMapping> drain(bool&) override { return std::exchange(records, {}); }
+    std::vector<tree::NewMapping> drain(bool&) override { return std::exchange(records, {}); }
 
-    std::vector<NewMapping> records;
+    std::vector<tree::NewMapping> records;
 };
 
 // What targets have been told.

@@ -29,10 +29,10 @@ namespace speedbump::session {
 namespace {
 
 using namespace std::chrono_literals;
-using engine::TreeEvent;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using tree::TreeEvent;
 
 using test::WaitingProcess;
 using testing::IsEmpty;

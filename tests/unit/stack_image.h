@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "inspect/layout.h"
-#include "inspect/source.h"
 #include "process/interpreter.h"
+#include "stacks/layout.h"
+#include "stacks/source.h"
 
-namespace speedbump::inspect {
+namespace speedbump::stacks {
 
 // The memory of a made-up process that runs Python: one thread in leaf(), called by main().
 class StackImage : public Source {
@@ -116,7 +116,7 @@ class StackImage : public Source {
         put(code + layout.code_name, add_text(name));
         put(code + layout.code_file, add_text("app.py"));
         put<int32_t>(code + layout.code_first_line, 7);
-        const uint64_t frame = allocate(layout.frame_bytes() + 32);
+        const uint64_t frame = allocate(layout.frame_bytes + 32);
         if (layout.minor == 10) {
             put(code + layout.code_lines, add_bytes({8, 1}));
             put(code + layout.code_bytes, add_bytes(std::string(8, 'x')));
@@ -172,4 +172,4 @@ class StackImage : public Source {
     uint64_t next_ = kBase + 1024;
 };
 
-} // namespace speedbump::inspect
+} // namespace speedbump::stacks

@@ -3,7 +3,7 @@
 
 #include "cli/exit_status.h"
 #include "cli/output.h"
-#include "cli/signals.h"
+#include "lifecycle/signals.h"
 #include "report/pair.h"
 #include "util/log.h"
 
@@ -12,7 +12,7 @@ namespace speedbump::cli {
 namespace {
 
 Result<experiment::PairDocument> measure(const AbArguments& arguments, Output& output) {
-    auto signals = Signals::install();
+    auto signals = lifecycle::Signals::install();
     if (!signals) return std::move(signals).error();
     experiment::PairHooks hooks;
     hooks.warn = [&](const std::string& text) {
@@ -45,11 +45,7 @@ Result<int> run_ab(const AbArguments& arguments) {
     if (!gate) return std::move(gate).error();
     auto document = measure(arguments, *output);
     if (!document) return std::move(document).error();
-    const report::Context context = make_context("experiment");
-    document->version = context.version;
-    document->host = context.host;
-    document->kernel = context.kernel;
-    document->machine = context.machine;
+    set_origin(*document);
 
     const experiment::Changes changes = changes_between(*document);
     const std::string json = report::pair_json(*document, changes, gate->limit()) + "\n";
@@ -59,7 +55,7 @@ Result<int> run_ab(const AbArguments& arguments) {
         output->write(json);
     else
         output->write(report::pair_text(*document, changes, gate->limit(), output->style()));
-    const auto status = gate->judge(changes);
+    auto status = gate->judge(changes);
     for (const auto& written : {file_written, output->finish()})
         if (!written) return written.error();
     if (!document->complete) log::error("the experiment was cut short: " + document->stopped);

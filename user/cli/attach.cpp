@@ -3,16 +3,18 @@
 
 #include "cli/command.h"
 #include "cli/exit_status.h"
-#include "cli/watch.h"
+#include "cli/session_report.h"
+#include "lifecycle/signals.h"
 
 namespace speedbump::cli {
 
 namespace {
 
 Result<int> attach(const SessionArguments& arguments) {
-    auto signals = Signals::install();
+    auto signals = lifecycle::Signals::install();
     if (!signals) return std::move(signals).error();
-    const auto reason = watch_session(arguments, "attach", *signals, {});
+    SessionReport report(arguments, "attach");
+    const auto reason = lifecycle::watch_session(watch_request(arguments), report, *signals, {});
     if (!reason) return reason.error();
     return int{kDone};
 }

@@ -14,9 +14,9 @@
 #include "cli/exit_status.h"
 #include "cli/options.h"
 #include "cli/output.h"
-#include "inspect/bench_programs.h"
-#include "inspect/stack_reader.h"
 #include "report/inspect_bench.h"
+#include "stacks/bench_programs.h"
+#include "stacks/stack_reader.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -75,15 +75,15 @@ class Program {
 };
 
 std::string program_code(const std::string& name) {
-    if (name == "deep_static") return std::string(inspect::kDeepStaticProgram);
-    if (name == "threads") return std::string(inspect::kThreadsProgram);
-    return std::string(inspect::kBasicProgram);
+    if (name == "deep_static") return std::string(stacks::kDeepStaticProgram);
+    if (name == "threads") return std::string(stacks::kThreadsProgram);
+    return std::string(stacks::kBasicProgram);
 }
 
-inspect::WhichThreads which_threads(const std::string& name) {
-    if (name == "main") return inspect::WhichThreads::kMain;
-    if (name == "only_active") return inspect::WhichThreads::kOnlyActive;
-    return inspect::WhichThreads::kAll;
+stacks::WhichThreads which_threads(const std::string& name) {
+    if (name == "main") return stacks::WhichThreads::kMain;
+    if (name == "only_active") return stacks::WhichThreads::kOnlyActive;
+    return stacks::WhichThreads::kAll;
 }
 
 Result<int> bench(const BenchArguments& arguments) {
@@ -98,9 +98,9 @@ Result<int> bench(const BenchArguments& arguments) {
         pid = started->pid();
         program.emplace(std::move(*started));
     }
-    inspect::ReaderOptions options;
+    stacks::ReaderOptions options;
     options.threads = which_threads(arguments.threads);
-    auto reader = inspect::StackReader::open(pid, options);
+    auto reader = stacks::StackReader::open(pid, options);
     if (!reader) return std::move(reader).error();
 
     report::InspectBench result;
@@ -116,8 +116,8 @@ Result<int> bench(const BenchArguments& arguments) {
         if (!sampled && sampled.error().kind == ErrorKind::kNotFound) return sampled.error();
         bool is_complete = sampled.has_value();
         if (sampled) {
-            for (const inspect::ThreadStack* stack : reader->stacks())
-                is_complete = is_complete && stack->fault == inspect::StackFault::kFine;
+            for (const stacks::ThreadStack* stack : reader->stacks())
+                is_complete = is_complete && stack->fault == stacks::StackFault::kFine;
             result.stacks += reader->stacks().size();
         }
         ++result.attempts;

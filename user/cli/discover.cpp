@@ -12,12 +12,12 @@
 #include "cli/look.h"
 #include "cli/options.h"
 #include "cli/output.h"
-#include "cli/signals.h"
+#include "discover/native_survey.h"
+#include "discover/stack_survey.h"
 #include "engine/features.h"
+#include "lifecycle/signals.h"
 #include "process/ownership.h"
 #include "report/discovery.h"
-#include "session/native_survey.h"
-#include "session/stack_survey.h"
 #include "targets/parser.h"
 #include "util/clock.h"
 #include "util/log.h"
@@ -64,23 +64,24 @@ bool is_readable(int fd) {
 Result<void> look(const DiscoverArguments& arguments, const targets::TargetsFile& lines,
                   const std::function<bool()>& interrupted, report::Discovery& discovery) {
     const auto duration = arguments.duration.value_or(std::chrono::seconds(10));
-    session::StackSurveyOptions sampling;
+    discover::StackSurveyOptions sampling;
     sampling.list = [&arguments] {
         return arguments.follow_children ? with_descendants(arguments.pids) : arguments.pids;
     };
     sampling.rate = arguments.rate;
     sampling.with_python = !arguments.no_python;
-    sampling.with_native =
-        !arguments.no_native && engine::require_attach_rights(engine::probe_features());
+    std::optional<engine::Features> features; // of what looks at native functions
+    if (!arguments.no_native) features = engine::probe_features();
+    sampling.with_native = features && engine::require_attach_rights(*features);
     sampling.duration = sampling.with_native ? duration / 2 : duration;
     std::thread sampler([&] {
         if (sampling.with_python || sampling.with_native)
-            discovery.stacks = session::survey_stacks(sampling, interrupted);
+            discovery.stacks = discover::survey_stacks(sampling, interrupted);
     });
-    std::optional<Result<session::NativeSurvey>> survey;
-    if (!arguments.no_native)
-        survey = session::NativeSurvey::prepare(
-            {discovery.pids, arguments.budget / 100, !arguments.native.empty()}, lines);
+    std::optional<Result<discover::NativeSurvey>> survey;
+    if (features)
+        survey = discover::NativeSurvey::prepare(
+            {discovery.pids, arguments.budget / 100, !arguments.native.empty()}, *features, lines);
     sampler.join();
     if (!survey) return {};
     if (!*survey) return survey->error();
@@ -105,7 +106,7 @@ Result<int> discover(const DiscoverArguments& arguments) {
     if (auto ours = process::require_ours(arguments.pids); !ours) return std::move(ours).error();
     discovery.pids = arguments.follow_children ? with_descendants(arguments.pids) : arguments.pids;
     if (discovery.pids.empty()) return make_error(ErrorKind::kNotFound, "there is no such process");
-    auto signals = Signals::install();
+    auto signals = lifecycle::Signals::install();
     if (!signals) return std::move(signals).error();
     const std::function<bool()> interrupted = [&signals] { return is_readable(signals->fd()); };
     const Clock::time_point start = Clock::now();

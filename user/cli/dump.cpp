@@ -8,9 +8,9 @@
 #include "cli/exit_status.h"
 #include "cli/look.h"
 #include "cli/output.h"
-#include "inspect/stack_reader.h"
 #include "process/ownership.h"
 #include "report/stacks.h"
+#include "stacks/stack_reader.h"
 #include "util/log.h"
 
 namespace speedbump::cli {
@@ -51,17 +51,17 @@ std::string state_name(pid_t pid, pid_t tid) {
 }
 
 // `readers` keeps what the stacks point to.
-Result<report::DumpedProcess> dump_process(pid_t pid, std::vector<inspect::StackReader>& readers) {
+Result<report::DumpedProcess> dump_process(pid_t pid, std::vector<stacks::StackReader>& readers) {
     // Once only: there is time for the most restless stack. One of two trees of empty functions
     // holds still often enough only when an interrupt comes: 6 of 100 take longer than 200 ms.
-    inspect::ReaderOptions options;
+    stacks::ReaderOptions options;
     options.patience = std::chrono::seconds(4);
-    auto reader = inspect::StackReader::open(pid, options);
+    auto reader = stacks::StackReader::open(pid, options);
     if (!reader) return std::move(reader).error();
     if (auto sampled = reader->sample(); !sampled) return std::move(sampled).error();
     readers.push_back(std::move(*reader));
     report::DumpedProcess process{pid, readers.back().interpreter(), {}};
-    for (const inspect::ThreadStack* stack : readers.back().stacks())
+    for (const stacks::ThreadStack* stack : readers.back().stacks())
         process.threads.push_back(
             {*stack, task_file(pid, stack->tid, "comm"), state_name(pid, stack->tid)});
     return process;
@@ -71,7 +71,7 @@ Result<int> dump(const DumpArguments& arguments) {
     auto output = Output::open(arguments.output);
     if (!output) return std::move(output).error();
     if (auto ours = process::require_ours(arguments.pids); !ours) return std::move(ours).error();
-    std::vector<inspect::StackReader> readers;
+    std::vector<stacks::StackReader> readers;
     std::vector<report::DumpedProcess> processes;
     std::vector<pid_t> pids = arguments.pids;
     if (arguments.follow_children)
@@ -83,7 +83,7 @@ Result<int> dump(const DumpArguments& arguments) {
         auto process = dump_process(pid, readers);
         if (process) {
             for (const report::DumpedThread& thread : process->threads)
-                all_read = all_read && thread.stack.fault == inspect::StackFault::kFine;
+                all_read = all_read && thread.stack.fault == stacks::StackFault::kFine;
             processes.push_back(std::move(*process));
             continue;
         }

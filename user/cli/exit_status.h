@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "lifecycle/child.h"
 #include "util/result.h"
 
 namespace speedbump::cli {
@@ -16,9 +17,9 @@ enum ExitStatus : int {
     kHostCannot = 5,
     kWorse = 6,   // --fail-if-worse: it is
     kNotTold = 7, // --fail-if-worse: what was measured does not tell
-    kNotExecutable = 126,
-    kNoSuchProgram = 127,
-    kSignalBase = 128,
+    kNotExecutable = lifecycle::kProgramNotRunnable,
+    kNoSuchProgram = lifecycle::kProgramNotThere,
+    kSignalBase = lifecycle::kEndedBySignal,
 };
 
 constexpr ExitStatus exit_status(ErrorKind kind) {

@@ -10,9 +10,9 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/results.h"
-#include "cli/signals.h"
 #include "experiment/analysis.h"
 #include "experiment/runner.h"
+#include "lifecycle/signals.h"
 #include "report/experiment.h"
 #include "targets/parser.h"
 #include "util/clock.h"
@@ -143,7 +143,7 @@ Result<int> run(const ExperimentArguments& arguments) {
     }
     auto request = complete(arguments);
     if (!request) return std::move(request).error();
-    auto signals = Signals::install();
+    auto signals = lifecycle::Signals::install();
     if (!signals) return std::move(signals).error();
     // Before the service is touched: a result that cannot be written is none.
     auto writer = ResultWriter::open(arguments.files, arguments.output);
@@ -175,11 +175,7 @@ Result<int> run(const ExperimentArguments& arguments) {
     };
     auto document = experiment::run_experiment(*request, hooks);
     if (!document) return std::move(document).error();
-    const report::Context context = make_context("experiment");
-    document->version = context.version;
-    document->host = context.host;
-    document->kernel = context.kernel;
-    document->machine = context.machine;
+    set_origin(*document);
     return writer->write(*document);
 }
 

@@ -6,7 +6,7 @@
 
 #include "cli/exit_status.h"
 #include "cli/output.h"
-#include "session/control_client.h"
+#include "control/client.h"
 #include "util/control_directory.h"
 
 namespace speedbump::cli {
@@ -47,7 +47,7 @@ void add_live_options(CLI::App& command, LiveArguments& arguments) {
 Result<std::vector<pid_t>> find_sessions() {
     const auto directory = control_directory();
     if (!directory) return directory.error();
-    return session::live_sessions(*directory);
+    return control::live_sessions(*directory);
 }
 
 Result<int> request_of_session(const LiveArguments& arguments, const std::string& request,
@@ -58,7 +58,7 @@ Result<int> request_of_session(const LiveArguments& arguments, const std::string
     if (!pid) return pid.error();
     const auto directory = control_directory();
     if (!directory) return directory.error();
-    const auto answer = session::ask_session(*directory, *pid, request, kPatience);
+    const auto answer = control::ask_session(*directory, *pid, request, kPatience);
     if (!answer) return answer.error();
     if (arguments.output.json) {
         output->write_line(*answer);

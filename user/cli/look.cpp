@@ -19,8 +19,8 @@
 #include "process/maps.h"
 #include "process/ownership.h"
 #include "process/resolver.h"
-#include "process/tree.h"
 #include "targets/matcher.h"
+#include "tree/descent.h"
 #include "util/proc.h"
 
 namespace speedbump::cli {
@@ -33,8 +33,8 @@ std::string process_label(pid_t pid) {
     return fmt::format("process {} ({})", pid, status_field(pid, "Name"));
 }
 
-std::vector<process::ListedProcess> list_proc() {
-    std::vector<process::ListedProcess> list;
+std::vector<tree::ListedProcess> list_proc() {
+    std::vector<tree::ListedProcess> list;
     std::error_code ignored;
     for (const auto& entry : fs::directory_iterator("/proc", ignored)) {
         const std::string name = entry.path().filename();
@@ -46,7 +46,7 @@ std::vector<process::ListedProcess> list_proc() {
         // The name in parentheses may hold anything, a parenthesis too.
         const size_t end_of_name = text.rfind(')');
         if (end_of_name == std::string::npos) continue;
-        process::ListedProcess process;
+        tree::ListedProcess process;
         char state = 0;
         std::istringstream(text.substr(end_of_name + 1)) >> state >> process.parent_tgid;
         process.tgid = static_cast<uint32_t>(std::stoul(name));
@@ -107,7 +107,7 @@ std::vector<pid_t> with_descendants(const std::vector<pid_t>& pids) {
     std::map<uint32_t, uint64_t> roots;
     for (const pid_t pid : pids) roots[static_cast<uint32_t>(pid)] = 1;
     std::vector<pid_t> result;
-    for (const auto& [tgid, bits] : process::descendants(list_proc(), {}, roots, true, 0)) {
+    for (const auto& [tgid, bits] : tree::descendants(list_proc(), {}, roots, true, 0)) {
         const auto pid = static_cast<pid_t>(tgid);
         if (process::is_ours(pid)) result.push_back(pid);
     }

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "cli/options.h"
 #include "report/json.h"
@@ -58,5 +59,15 @@ class OutputFile {
 
 // Host, kernel and version for a JSON document.
 report::Context make_context(const std::string& command);
+
+// The same in a document that has fields of its own for them.
+template <typename Document>
+void set_origin(Document& document) {
+    report::Context context = make_context("experiment");
+    document.version = std::move(context.version);
+    document.host = std::move(context.host);
+    document.kernel = std::move(context.kernel);
+    document.machine = std::move(context.machine);
+}
 
 } // namespace speedbump::cli

@@ -58,7 +58,7 @@ Result<int> run(const CompareArguments& arguments) {
         output->write(report::comparison_table(*comparison, output->style()));
         output->write("\n" + report::gate_text(*changes, gate->limit(), output->style()));
     }
-    const auto status = gate->judge(*changes);
+    auto status = gate->judge(*changes);
     if (auto written = output->finish(); !written) return std::move(written).error();
     return status;
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include <memory>
 
-#include "cli/child.h"
 #include "cli/command.h"
 #include "cli/exit_status.h"
-#include "cli/watch.h"
+#include "cli/session_report.h"
+#include "lifecycle/child.h"
+#include "lifecycle/signals.h"
 #include "util/log.h"
 
 namespace speedbump::cli {
@@ -15,25 +16,26 @@ Result<int> run(SessionArguments arguments, const std::vector<std::string>& prog
     if (program.empty()) {
         return make_error(ErrorKind::kUsage, "run needs a program: run TARGETS -- CMD ARGS...");
     }
-    if (const auto found = find_program(program[0]); !found) {
+    if (const auto found = lifecycle::find_program(program[0]); !found) {
         log::error(found.error().message);
-        return exit_status_of_exec_error(found.error().error_number);
+        return lifecycle::exit_status_of_exec_error(found.error().error_number);
     }
     // Before anything of BPF is open, so that the program inherits none of it.
-    auto child = HeldChild::start(program);
+    auto child = lifecycle::HeldChild::start(program);
     if (!child) return std::move(child).error();
-    auto signals = Signals::install_and_forward(child->pid());
+    auto signals = lifecycle::Signals::install_and_forward(child->pid());
     if (!signals) return std::move(signals).error();
     arguments.session.pids = {child->pid()};
     arguments.session.run_command = program;
 
     std::optional<int> exec_failure;
-    WatchHooks hooks;
+    lifecycle::WatchHooks hooks;
     hooks.after_arming = [&](session::Session& session) -> Result<void> {
         const auto python_path_entry = session.python_path_entry();
         if (!python_path_entry) return python_path_entry.error();
         auto released = child->release(*python_path_entry);
-        if (!released) exec_failure = exit_status_of_exec_error(released.error().error_number);
+        if (!released)
+            exec_failure = lifecycle::exit_status_of_exec_error(released.error().error_number);
         return released;
     };
     hooks.program_ended = [&] {
@@ -42,7 +44,8 @@ Result<int> run(SessionArguments arguments, const std::vector<std::string>& prog
         return true;
     };
     hooks.lasts_as_program = true;
-    const auto reason = watch_session(arguments, "run", *signals, hooks);
+    SessionReport report(arguments, "run");
+    const auto reason = lifecycle::watch_session(watch_request(arguments), report, *signals, hooks);
     if (exec_failure) {
         log::error(program[0] + ": " + reason.error().message);
         return *exec_failure;

@@ -3,7 +3,7 @@
 
 #include "cli/command.h"
 #include "cli/live.h"
-#include "session/control_protocol.h"
+#include "control/protocol.h"
 
 namespace speedbump::cli {
 
@@ -16,7 +16,7 @@ struct SetArguments {
 };
 
 Result<int> set(const SetArguments& arguments) {
-    const auto request = session::format_set_request(arguments.pattern, arguments.settings);
+    const auto request = control::format_set_request(arguments.pattern, arguments.settings);
     if (!request) return request.error();
     std::string told = "changed:";
     for (const std::string& setting : arguments.settings) told += " " + setting;

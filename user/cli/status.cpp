@@ -10,7 +10,7 @@
 #include "cli/exit_status.h"
 #include "cli/live.h"
 #include "cli/output.h"
-#include "session/control_client.h"
+#include "control/client.h"
 #include "util/control_directory.h"
 #include "util/log.h"
 
@@ -30,7 +30,7 @@ struct StatusArguments {
 Result<std::string> ask_status(pid_t pid) {
     const auto directory = control_directory();
     if (!directory) return directory.error();
-    const auto answer = session::ask_session(*directory, pid, "status\n", kPatience);
+    const auto answer = control::ask_session(*directory, pid, "status\n", kPatience);
     if (!answer) return answer.error();
     const auto document = nlohmann::ordered_json::parse(*answer, nullptr, false);
     const auto found = document.find("session");

@@ -40,11 +40,13 @@ struct CodePart {
     uint64_t end = 0;
 };
 
+inline constexpr size_t kMaxCodeParts = 8; // of one function
+
 // All ways out of one function but those that unwind it (exceptions, longjmp).
 struct WaysOut {
     uint64_t entry_address = 0;
     std::vector<Exit> exits;     // by place
-    std::vector<CodePart> parts; // of the function, by address
+    std::vector<CodePart> parts; // of the function, by address; at most kMaxCodeParts
     // A function of Go: its stack may move while it runs.
     bool is_go = false;
 };

@@ -10,8 +10,8 @@
 
 #include "engine/engine.h"
 #include "engine/features.h"
-#include "engine/process_tree.h"
 #include "targets/target.h"
+#include "tree/process_tree.h"
 #include "util/result.h"
 
 namespace speedbump::engine {
@@ -29,8 +29,8 @@ struct EngineRequest {
 // What a session stands on. Later ones may use earlier ones.
 struct Engines {
     Features features;
-    std::shared_ptr<ProcessTree> tree;
-    std::unique_ptr<MappingRecords> mappings; // nullptr: the host has none
+    std::shared_ptr<tree::ProcessTree> tree;
+    std::unique_ptr<tree::MappingRecords> mappings; // nullptr: the host has none
     std::shared_ptr<ProbeEngine> probes;
     std::unique_ptr<HookEngine> hooks; // nullptr: no line is for it; not open yet
 };

@@ -75,7 +75,7 @@ struct MappingWatch::Events {
             ring.pulse.begin();
         }
     }
-    void drain(std::vector<NewMapping>& found, size_t& others, bool& lost);
+    void drain(std::vector<tree::NewMapping>& found, size_t& others, bool& lost);
 };
 
 struct MappingWatch::Impl {
@@ -187,7 +187,7 @@ Result<std::unique_ptr<MappingWatch>> MappingWatch::open() {
     return std::unique_ptr<MappingWatch>(new MappingWatch(std::move(impl)));
 }
 
-void MappingWatch::Events::drain(std::vector<NewMapping>& found, size_t& others, bool& lost) {
+void MappingWatch::Events::drain(std::vector<tree::NewMapping>& found, size_t& others, bool& lost) {
     std::vector<char> record;
     for (Ring& ring : rings) {
         if (!ring.fd.valid()) continue;
@@ -222,8 +222,8 @@ void MappingWatch::Events::drain(std::vector<NewMapping>& found, size_t& others,
     }
 }
 
-std::vector<NewMapping> MappingWatch::drain(bool& lost) {
-    std::vector<NewMapping> found;
+std::vector<tree::NewMapping> MappingWatch::drain(bool& lost) {
+    std::vector<tree::NewMapping> found;
     impl_->prompt.drain(found, impl_->others, lost);
     impl_->quiet.drain(found, impl_->others, lost);
     impl_->mend(lost);

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/process_tree.h"
+#include "tree/process_tree.h"
 #include "util/result.h"
 
 namespace speedbump::engine {
@@ -21,7 +21,7 @@ namespace speedbump::engine {
 // would make a fork slower by a tenth, so in a storm of them the watch goes over, as network
 // drivers do, to records that wake nobody: moderated() says that drain() has to be called by the
 // clock.
-class MappingWatch final : public MappingRecords {
+class MappingWatch final : public tree::MappingRecords {
   public:
     // Needs CAP_PERFMON.
     static Result<std::unique_ptr<MappingWatch>> open();
@@ -32,7 +32,7 @@ class MappingWatch final : public MappingRecords {
     // `lost` is set when records were dropped, or those of a CPU that went offline or came online
     // may be missing. Such CPUs are watched again from then on, which wants a call every second or
     // so.
-    std::vector<NewMapping> drain(bool& lost) override;
+    std::vector<tree::NewMapping> drain(bool& lost) override;
 
   private:
     struct Impl;

@@ -326,7 +326,7 @@ Result<PairDocument> PairRunner::run() {
     const uint64_t begun_ns = monotonic_ns();
     run_slices();
     conclude(before, begun_ns);
-    return document_;
+    return std::move(document_);
 }
 
 } // namespace

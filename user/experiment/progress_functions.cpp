@@ -13,6 +13,7 @@ uint8_t word_of(uint8_t number) {
     return number < sizeof(kWords) ? kWords[number] : SB_NO_REGISTER;
 }
 constexpr uint8_t kIpWord = 16;
+static_assert(elf::kMaxCodeParts <= SB_CODE_PARTS);
 
 sb_progress_site site_of(const elf::Exit& exit, const elf::WaysOut& ways) {
     sb_progress_site site = {};
@@ -27,7 +28,7 @@ sb_progress_site site_of(const elf::Exit& exit, const elf::WaysOut& ways) {
     site.index = word_of(operand.index);
     site.scale = operand.scale;
     site.displacement = operand.displacement + (operand.from_next ? exit.length : 0);
-    for (size_t i = 0; i < ways.parts.size() && i < SB_CODE_PARTS; ++i)
+    for (size_t i = 0; i < ways.parts.size(); ++i)
         site.parts[i] = {ways.parts[i].begin, ways.parts[i].end};
     return site;
 }

@@ -48,6 +48,7 @@ Result<std::shared_ptr<Programs>> Programs::load(session::Session& session, uint
         true);
     if (features.few_tallies) bpf_map__set_max_entries(skeleton->maps.calls, kFewCalls);
     skeleton->rodata->sb_points = points;
+    if (session.schedule() != nullptr) skeleton->rodata->sb_columns = session.schedule()->columns();
     int error = bpf_map__reuse_fd(skeleton->maps.tree, session.tree_map());
     if (error == 0)
         error = SliceCounter::prepare(session, skeleton->maps.schedule, skeleton->maps.slice_units,

@@ -39,6 +39,8 @@ class SystemCall : public ProgressPoint {
             function.empty() ? skeleton_->progs.sb_any_call : skeleton_->progs.sb_call;
         bpf_program__set_autoload(program, true);
         skeleton_->rodata->sb_number = static_cast<uint32_t>(number);
+        if (session.schedule() != nullptr)
+            skeleton_->rodata->sb_columns = session.schedule()->columns();
         int error = 0;
         if (!function.empty()) error = bpf_program__set_attach_target(program, 0, function.c_str());
         if (error == 0) error = bpf_map__reuse_fd(skeleton_->maps.tree, session.tree_map());

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <thread>
 #include <tuple>
@@ -265,6 +266,41 @@ void wait_until_clean(pid_t pid, Fire& fire, uint64_t region, bool serving) {
     }
 }
 
+// Of a process that another one traces: the way that its interpreter has for debuggers, or why
+// there is none. `reason`: the obstacle.
+Result<Fd> enter_past_tracer(const DebuggerSupportRequest& request, Error reason) {
+    const bool traced = reason.kind == ErrorKind::kPermission;
+    if (!traced || !has_debugger_mailbox(request.interpreter)) return reason;
+    Result<Fd> channel = enter_by_debugger_support(request);
+    if (channel) return channel;
+    reason.message += "; and " + channel.error().message;
+    return reason;
+}
+
+// What the new thread is told.
+Result<std::unique_ptr<Go>> make_go(pid_t pid, const std::vector<RemoteModule>& modules,
+                                    const Interpreter& interpreter, const std::string& source) {
+    auto go = std::make_unique<Go>();
+    const RemoteModule* module = module_of(modules, interpreter);
+    if (!module) return errno_error(fmt::format("process {}", pid), ESRCH);
+    if (Result<void> filled = fill_go(*go, pid, *module, interpreter, source); !filled)
+        return std::move(filled.error());
+    if (hangs_in_child(interpreter)) {
+        if (Result<void> filled = fill_guard(*go, pid, *module, modules); !filled)
+            return std::move(filled.error());
+    }
+    return go;
+}
+
+// Hands over to the new thread, which waits behind a descriptor of the process.
+Result<void> start_thread(pid_t pid, const Fd& pid_fd, int its_fd,
+                          const std::function<Result<void>(int bootstrap)>& hand) {
+    const Fd bootstrap(static_cast<int>(syscall(SYS_pidfd_getfd, pid_fd.get(), its_fd, 0)));
+    if (!bootstrap.valid())
+        return errno_error(fmt::format("process {}: take a descriptor", pid), errno);
+    return hand(bootstrap.get());
+}
+
 // One attempt. `not_running`: it failed because the interpreter is starting or ending.
 Result<Injection> inject_once(pid_t pid, const InjectOptions& options, Clock::time_point begin,
                               Clock::time_point deadline, bool& not_running) {
@@ -300,30 +336,17 @@ Result<Injection> inject_once(pid_t pid, const InjectOptions& options, Clock::ti
     Injection injection;
     injection.interpreter = *interpreter;
     if (std::optional<Error> reason = obstacle(pid)) {
-        bool traced = reason->kind == ErrorKind::kPermission;
-        if (!traced || !has_debugger_mailbox(*interpreter)) return std::move(*reason);
-        DebuggerSupportRequest request{pid, *interpreter, core->get(), source,
-                                       options.interpreter_timeout};
-        Result<Fd> channel = enter_by_debugger_support(request);
-        if (!channel) {
-            reason->message += "; and " + channel.error().message;
-            return std::move(*reason);
-        }
+        Result<Fd> channel = enter_past_tracer(
+            {pid, *interpreter, core->get(), source, options.interpreter_timeout}, *reason);
+        if (!channel) return std::move(channel.error());
         injection.channel = std::move(*channel);
         injection.by_debugger_support = true;
         injection.timing.to_code = Clock::now() - begin;
         return injection;
     }
 
-    auto go = std::make_unique<Go>();
-    const RemoteModule* module = module_of(*modules, *interpreter);
-    if (!module) return errno_error(fmt::format("process {}", pid), ESRCH);
-    if (Result<void> filled = fill_go(*go, pid, *module, *interpreter, source); !filled)
-        return std::move(filled.error());
-    if (hangs_in_child(*interpreter)) {
-        if (Result<void> filled = fill_guard(*go, pid, *module, *modules); !filled)
-            return std::move(filled.error());
-    }
+    auto go = make_go(pid, *modules, *interpreter, source);
+    if (!go) return std::move(go.error());
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
         return errno_error("socketpair", errno);
@@ -343,14 +366,9 @@ Result<Injection> inject_once(pid_t pid, const InjectOptions& options, Clock::ti
     }
     injection.timing.to_thread = Clock::now() - begin;
 
-    Result<void> done;
-    {
-        Fd bootstrap(static_cast<int>(syscall(SYS_pidfd_getfd, pid_fd.get(), region->our_fd, 0)));
-        if (!bootstrap.valid())
-            done = errno_error(fmt::format("process {}: take a descriptor", pid), errno);
-        else
-            done = hand_over(bootstrap.get(), *go, core_end.get(), core->get(), place->directory);
-    }
+    Result<void> done = start_thread(pid, pid_fd, region->our_fd, [&](int bootstrap) {
+        return hand_over(bootstrap, **go, core_end.get(), core->get(), place->directory);
+    });
     core_end.reset();
     if (done)
         done = wait_for_core(pid, injection.channel.get(), pid_fd.get(),

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <set>
 
+#include "elf/dynamic.h"
 #include "elf/image.h"
 
 namespace speedbump::process {
@@ -82,67 +83,69 @@ std::optional<std::vector<unsigned char>> IfuncResolver::read_bytes(uint64_t add
     return bytes;
 }
 
-// Collects what the slots of one module hold. `first` maps the start of its file.
-void IfuncResolver::read_module(const Mapping& first) {
+// The program headers of the module of which `first` maps the start of its file.
+std::vector<Elf64_Phdr> IfuncResolver::read_programs(const Mapping& first) {
     Elf64_Ehdr header;
     if (!read(first.start, &header, sizeof header) ||
         std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
         header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_phentsize != sizeof(Elf64_Phdr) ||
         header.e_phnum > kMaxProgramHeaders)
-        return;
+        return {};
     std::vector<Elf64_Phdr> programs(header.e_phnum);
     if (!read(first.start + header.e_phoff, programs.data(), programs.size() * sizeof(Elf64_Phdr)))
-        return;
+        return {};
+    return programs;
+}
+
+// Collects what the slots of one module hold. `first` maps the start of its file.
+void IfuncResolver::read_module(const Mapping& first) {
     std::optional<uint64_t> bias;
-    const Elf64_Phdr* dynamic = nullptr;
+    const Elf64_Phdr* at = nullptr;
+    const std::vector<Elf64_Phdr> programs = read_programs(first);
     for (const Elf64_Phdr& program : programs) {
         if (program.p_type == PT_LOAD && program.p_offset < kPage && !bias)
             bias = first.start - (program.p_vaddr - program.p_offset);
-        if (program.p_type == PT_DYNAMIC) dynamic = &program;
+        if (program.p_type == PT_DYNAMIC) at = &program;
     }
-    if (!bias || dynamic == nullptr) return;
-    auto bytes = read_bytes(*bias + dynamic->p_vaddr, dynamic->p_memsz, kMaxDynamic);
+    if (!bias || at == nullptr) return;
+    auto bytes = read_bytes(*bias + at->p_vaddr, at->p_memsz, kMaxDynamic);
     if (!bytes) return;
-    uint64_t symbols = 0, strings = 0, strings_size = 0;
-    uint64_t tables[2] = {}, sizes[2] = {};
-    for (const Elf64_Dyn& entry : elf::as_table<Elf64_Dyn>(*bytes)) {
-        // glibc relocates these pointers in place, musl and others do not.
-        uint64_t pointer = entry.d_un.d_ptr < *bias ? *bias + entry.d_un.d_ptr : entry.d_un.d_ptr;
-        if (entry.d_tag == DT_NULL) break;
-        if (entry.d_tag == DT_SYMTAB) symbols = pointer;
-        if (entry.d_tag == DT_STRTAB) strings = pointer;
-        if (entry.d_tag == DT_STRSZ) strings_size = entry.d_un.d_val;
-        if (entry.d_tag == DT_JMPREL) tables[0] = pointer;
-        if (entry.d_tag == DT_PLTRELSZ) sizes[0] = entry.d_un.d_val;
-        if (entry.d_tag == DT_RELA) tables[1] = pointer;
-        if (entry.d_tag == DT_RELASZ) sizes[1] = entry.d_un.d_val;
-    }
-    struct Named {
-        uint64_t address;
-        uint64_t symbol;
-    };
-    std::vector<Named> slots;
-    uint64_t last_symbol = 0;
-    for (int i = 0; i < 2; ++i) {
-        if (tables[i] == 0 || sizes[i] == 0) continue;
-        auto table = read_bytes(tables[i], sizes[i], kMaxRelocations);
-        if (!table) continue;
-        for (const Elf64_Rela& entry : elf::as_table<Elf64_Rela>(*table)) {
-            uint32_t type = static_cast<uint32_t>(ELF64_R_TYPE(entry.r_info));
-            if ((type != kJumpSlot && type != kGlobalData && type != kAbsolute) ||
-                entry.r_addend != 0)
-                continue;
-            uint64_t symbol = ELF64_R_SYM(entry.r_info);
-            slots.push_back({*bias + entry.r_offset, symbol});
-            last_symbol = std::max(last_symbol, symbol);
-        }
-    }
+    const elf::Dynamic dynamic = elf::read_dynamic(elf::as_table<Elf64_Dyn>(*bytes));
+    if (dynamic.symbols == 0 || dynamic.strings == 0) return;
+    // glibc relocates these pointers in place, musl and others do not.
+    const auto pointer = [&bias](uint64_t value) { return value < *bias ? *bias + value : value; };
+    std::vector<Slot> slots;
+    if (dynamic.jump != 0) add_slots(slots, pointer(dynamic.jump), dynamic.jump_size, *bias);
+    if (dynamic.rela != 0) add_slots(slots, pointer(dynamic.rela), dynamic.rela_size, *bias);
     if (slots.empty()) return;
-    auto symbol_bytes = read_bytes(symbols, (last_symbol + 1) * sizeof(Elf64_Sym), kMaxSymbols);
-    auto text = read_bytes(strings, strings_size, kMaxStrings);
-    if (!symbol_bytes || !text || text->empty()) return;
+    const auto last =
+        std::max_element(slots.begin(), slots.end(),
+                         [](const Slot& a, const Slot& b) { return a.symbol < b.symbol; });
+    auto symbols =
+        read_bytes(pointer(dynamic.symbols), (last->symbol + 1) * sizeof(Elf64_Sym), kMaxSymbols);
+    auto text = read_bytes(pointer(dynamic.strings), dynamic.strings_size, kMaxStrings);
+    if (!symbols || !text || text->empty()) return;
     text->back() = 0;
-    std::vector<Elf64_Sym> names = elf::as_table<Elf64_Sym>(*symbol_bytes);
+    read_slots(slots, elf::as_table<Elf64_Sym>(*symbols), *text);
+}
+
+// The slots that a table of relocations has the dynamic linker fill.
+void IfuncResolver::add_slots(std::vector<Slot>& slots, uint64_t table, uint64_t size,
+                              uint64_t bias) {
+    if (size == 0) return;
+    const auto bytes = read_bytes(table, size, kMaxRelocations);
+    if (!bytes) return;
+    for (const Elf64_Rela& entry : elf::as_table<Elf64_Rela>(*bytes)) {
+        const auto type = static_cast<uint32_t>(ELF64_R_TYPE(entry.r_info));
+        if ((type != kJumpSlot && type != kGlobalData && type != kAbsolute) || entry.r_addend != 0)
+            continue;
+        slots.push_back({bias + entry.r_offset, ELF64_R_SYM(entry.r_info)});
+    }
+}
+
+// Notes what the slots hold, by the names of their symbols.
+void IfuncResolver::read_slots(const std::vector<Slot>& slots, const std::vector<Elf64_Sym>& names,
+                               const std::vector<unsigned char>& text) {
     for (size_t at = 0; at < slots.size(); at += kBatch) {
         size_t count = std::min(kBatch, slots.size() - at);
         std::vector<uint64_t> values(count);
@@ -152,9 +155,8 @@ void IfuncResolver::read_module(const Mapping& first) {
         const ssize_t got = memory_.gather(pieces, reinterpret_cast<char*>(values.data()));
         for (size_t i = 0; i < count && got >= static_cast<ssize_t>((i + 1) * 8); ++i) {
             const Elf64_Sym& symbol = names[slots[at + i].symbol];
-            if (symbol.st_name >= text->size()) continue;
-            values_.emplace(reinterpret_cast<const char*>(text->data()) + symbol.st_name,
-                            values[i]);
+            if (symbol.st_name >= text.size()) continue;
+            values_.emplace(reinterpret_cast<const char*>(text.data()) + symbol.st_name, values[i]);
         }
     }
 }
@@ -181,25 +183,23 @@ std::optional<uint64_t> IfuncResolver::implementation_at(uint64_t address, const
     return std::nullopt;
 }
 
-Result<uint64_t> IfuncResolver::resolve(const ElfFile& file, uint64_t device, uint64_t inode,
-                                        const Function& function) {
-    std::string name = function.names.empty() ? fmt::format("{:#x}", function.address)
-                                              : std::string(function.names[0]);
-    auto not_found = [&](const std::string& why) {
-        return make_error(ErrorKind::kNotFound,
-                          fmt::format("indirect function {} of {}: {}", name, file.path(), why));
-    };
-    if (relocated_file_ != &file) {
-        relocated_file_ = nullptr;
-        own_slots_.clear();
-        auto relocations = file.relocations();
-        if (!relocations) return std::move(relocations.error()).with_context(name);
-        for (const elf::Relocation& relocation : *relocations)
-            if (relocation.type == kIrelative)
-                own_slots_.emplace(relocation.addend, relocation.address);
-        relocated_file_ = &file;
-    }
-    std::set<uint64_t> found; // offsets of implementations
+Result<void> IfuncResolver::read_own_slots(const ElfFile& file) {
+    if (relocated_file_ == &file) return {};
+    relocated_file_ = nullptr;
+    own_slots_.clear();
+    auto relocations = file.relocations();
+    if (!relocations) return std::move(relocations.error());
+    for (const elf::Relocation& relocation : *relocations)
+        if (relocation.type == kIrelative)
+            own_slots_.emplace(relocation.addend, relocation.address);
+    relocated_file_ = &file;
+    return {};
+}
+
+// What the slots that the file's own relocations name hold, in each place where it is mapped.
+// False: it is mapped nowhere.
+bool IfuncResolver::look_at_own_slots(const ElfFile& file, uint64_t device, uint64_t inode,
+                                      const Function& function, std::set<uint64_t>& found) {
     bool is_mapped = false;
     auto [own, own_end] = own_slots_.equal_range(function.address);
     for (const Mapping& mapping : mappings_) {
@@ -220,34 +220,54 @@ Result<uint64_t> IfuncResolver::resolve(const ElfFile& file, uint64_t device, ui
             }
         }
     }
-    if (!is_mapped) return not_found("the process does not map this file");
-    bool elsewhere = false;
-    bool ambiguous = false;
-    if (found.empty()) {
-        read_modules();
-        for (std::string_view alias : function.names) {
-            // Another version of the symbol may be another function; slots do not tell which.
-            auto has_name = [&](const Function& other) {
-                return &other != &function && other.address != function.address &&
-                       std::find(other.names.begin(), other.names.end(), alias) !=
-                           other.names.end();
-            };
-            auto [value, end] = values_.equal_range(std::string(alias));
-            if (value == end) continue;
-            if (std::any_of(file.functions().begin(), file.functions().end(), has_name)) {
-                ambiguous = true;
-                continue;
-            }
-            for (; value != end; ++value) {
-                auto offset = implementation_at(value->second, file, device, inode);
-                // A slot may hold the resolver itself only by mistake of ours.
-                if (offset && *offset != function.file_offset)
-                    found.insert(*offset);
-                else if (value->second != 0 && !offset)
-                    elsewhere = true;
-            }
+    return is_mapped;
+}
+
+// What the slots of all modules hold for the function's names.
+IfuncResolver::NamedSlots IfuncResolver::look_at_named_slots(const ElfFile& file, uint64_t device,
+                                                             uint64_t inode,
+                                                             const Function& function,
+                                                             std::set<uint64_t>& found) {
+    NamedSlots slots;
+    read_modules();
+    for (std::string_view alias : function.names) {
+        // Another version of the symbol may be another function; slots do not tell which.
+        auto has_name = [&](const Function& other) {
+            return &other != &function && other.address != function.address &&
+                   std::find(other.names.begin(), other.names.end(), alias) != other.names.end();
+        };
+        auto [value, end] = values_.equal_range(std::string(alias));
+        if (value == end) continue;
+        if (std::any_of(file.functions().begin(), file.functions().end(), has_name)) {
+            slots.ambiguous = true;
+            continue;
+        }
+        for (; value != end; ++value) {
+            auto offset = implementation_at(value->second, file, device, inode);
+            // A slot may hold the resolver itself only by mistake of ours.
+            if (offset && *offset != function.file_offset)
+                found.insert(*offset);
+            else if (value->second != 0 && !offset)
+                slots.elsewhere = true;
         }
     }
+    return slots;
+}
+
+Result<uint64_t> IfuncResolver::resolve(const ElfFile& file, uint64_t device, uint64_t inode,
+                                        const Function& function) {
+    std::string name = function.names.empty() ? fmt::format("{:#x}", function.address)
+                                              : std::string(function.names[0]);
+    auto not_found = [&](const std::string& why) {
+        return make_error(ErrorKind::kNotFound,
+                          fmt::format("indirect function {} of {}: {}", name, file.path(), why));
+    };
+    if (auto own = read_own_slots(file); !own) return std::move(own.error()).with_context(name);
+    std::set<uint64_t> found; // offsets of implementations
+    if (!look_at_own_slots(file, device, inode, function, found))
+        return not_found("the process does not map this file");
+    NamedSlots named;
+    if (found.empty()) named = look_at_named_slots(file, device, inode, function, found);
     if (found.size() == 1) return *found.begin();
     if (found.size() > 1) return not_found("the process uses several implementations");
     if (read_error_ != 0)
@@ -255,8 +275,8 @@ Result<uint64_t> IfuncResolver::resolve(const ElfFile& file, uint64_t device, ui
                                        name, file.path(), memory_.pid()),
                            read_error_)
             .with_hint("this needs CAP_SYS_PTRACE, or to be the process's user");
-    if (ambiguous) return not_found("several functions of the file have this name");
-    if (elsewhere)
+    if (named.ambiguous) return not_found("several functions of the file have this name");
+    if (named.elsewhere)
         return not_found("not bound yet (nothing has called it), or bound to another file");
     return not_found("nothing in the process refers to it");
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <elf.h>
 #include <sys/types.h>
 
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,6 +39,24 @@ class IfuncResolver {
                                                          uint64_t limit);
     void read_modules();
     void read_module(const Mapping& first);
+    std::vector<Elf64_Phdr> read_programs(const Mapping& first);
+    // A word of the process that stands for a symbol, by its number.
+    struct Slot {
+        uint64_t address;
+        uint64_t symbol;
+    };
+    void add_slots(std::vector<Slot>& slots, uint64_t table, uint64_t size, uint64_t bias);
+    void read_slots(const std::vector<Slot>& slots, const std::vector<Elf64_Sym>& names,
+                    const std::vector<unsigned char>& text);
+    Result<void> read_own_slots(const elf::ElfFile& file);
+    bool look_at_own_slots(const elf::ElfFile& file, uint64_t device, uint64_t inode,
+                           const elf::Function& function, std::set<uint64_t>& found);
+    struct NamedSlots {
+        bool elsewhere = false; // bound to another file, or not yet
+        bool ambiguous = false; // a name is that of several functions
+    };
+    NamedSlots look_at_named_slots(const elf::ElfFile& file, uint64_t device, uint64_t inode,
+                                   const elf::Function& function, std::set<uint64_t>& found);
     // The offset in the file when the address is that of an implementation.
     std::optional<uint64_t> implementation_at(uint64_t address, const elf::ElfFile& file,
                                               uint64_t device, uint64_t inode) const;

@@ -7,10 +7,14 @@
 #include <array>
 #include <cstring>
 
+#include "elf/dynamic.h"
+
 namespace speedbump::process {
 namespace {
 
 constexpr uint64_t kPageSize = 4096;
+constexpr size_t kMaxSegments = 256;
+constexpr uint64_t kMaxDynamic = 64 * 1024; // bytes
 constexpr size_t kMaxSymbolName = 256;
 constexpr uint32_t kMaxChain = 1 << 16;       // a damaged hash table must not hold us
 constexpr uint64_t kMaxRelocations = 1 << 22; // nor one that says it has no end
@@ -54,36 +58,19 @@ bool RemoteModule::load(const std::vector<Mapping>& mappings, size_t first, size
     for (size_t i = first; i < last; ++i)
         if (mappings[i].executable) code_.push_back({mappings[i].start, mappings[i].end});
     if (code_.empty() || head.file_offset != 0) return false;
-
-    // Both lie in the first page nearly always.
-    std::array<std::byte, kPageSize> page;
-    const size_t got = memory_.read_some(start_, page.data(), page.size());
-    Elf64_Ehdr header;
-    if (got < sizeof(header)) return false;
-    std::memcpy(&header, page.data(), sizeof(header));
-    if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
-        header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_phentsize != sizeof(Elf64_Phdr) ||
-        header.e_phnum > 256)
-        return false;
-    std::vector<Elf64_Phdr> segments(header.e_phnum);
-    const size_t size = segments.size() * sizeof(Elf64_Phdr);
-    if (header.e_phoff <= got && size <= got - header.e_phoff)
-        std::memcpy(segments.data(), page.data() + header.e_phoff, size);
-    else if (!memory_.read(start_ + header.e_phoff, segments.data(), size))
-        return false;
-
-    auto first_load = std::find_if(segments.begin(), segments.end(),
-                                   [](const Elf64_Phdr& s) { return s.p_type == PT_LOAD; });
+    std::vector<Elf64_Phdr> segments;
+    if (!read_segments(segments)) return false;
+    const auto first_load = std::find_if(segments.begin(), segments.end(),
+                                         [](const Elf64_Phdr& s) { return s.p_type == PT_LOAD; });
     if (first_load == segments.end()) return false;
     bias_ = start_ - (first_load->p_vaddr - first_load->p_offset);
-    is_executable_ = header.e_type == ET_EXEC;
     uint64_t dynamic = 0;
     uint64_t dynamic_size = 0;
     for (const Elf64_Phdr& segment : segments) {
         if (segment.p_type == PT_INTERP) is_executable_ = true;
         if (segment.p_type == PT_DYNAMIC) {
             dynamic = bias_ + segment.p_vaddr;
-            dynamic_size = std::min<uint64_t>(segment.p_memsz, 64 * 1024);
+            dynamic_size = std::min<uint64_t>(segment.p_memsz, kMaxDynamic);
         }
         if (segment.p_type == PT_LOAD && (segment.p_flags & PF_X)) {
             uint64_t end = bias_ + segment.p_vaddr + segment.p_memsz;
@@ -91,58 +78,50 @@ bool RemoteModule::load(const std::vector<Mapping>& mappings, size_t first, size
                 padding_.push_back({end, page_up(end)});
         }
     }
-    if (dynamic == 0) return true;
+    if (dynamic != 0) load_dynamic(dynamic, dynamic_size);
+    return true;
+}
 
-    std::vector<Elf64_Dyn> entries(dynamic_size / sizeof(Elf64_Dyn));
-    size_t bytes = memory_.read_some(dynamic, entries.data(), entries.size() * sizeof(Elf64_Dyn));
-    entries.resize(bytes / sizeof(Elf64_Dyn));
-    uint64_t soname = 0;
-    uint64_t gnu_hash = 0;
-    Range rela;
-    Range jmprel;
-    for (const Elf64_Dyn& entry : entries) {
-        if (entry.d_tag == DT_NULL) break;
-        switch (entry.d_tag) {
-            case DT_SYMTAB:
-                symbols_ = pointer(entry.d_un.d_ptr);
-                break;
-            case DT_STRTAB:
-                strings_ = pointer(entry.d_un.d_ptr);
-                break;
-            case DT_GNU_HASH:
-                gnu_hash = pointer(entry.d_un.d_ptr);
-                break;
-            case DT_HASH:
-                sysv_hash_ = pointer(entry.d_un.d_ptr);
-                break;
-            case DT_SONAME:
-                soname = entry.d_un.d_val;
-                break;
-            case DT_RELA:
-                rela.start = pointer(entry.d_un.d_ptr);
-                break;
-            case DT_RELASZ:
-                rela.end = entry.d_un.d_val;
-                break;
-            case DT_JMPREL:
-                jmprel.start = pointer(entry.d_un.d_ptr);
-                break;
-            case DT_PLTRELSZ:
-                jmprel.end = entry.d_un.d_val;
-                break;
-            default:
-                break;
-        }
+// Header and segments both lie in the first page nearly always.
+bool RemoteModule::read_segments(std::vector<Elf64_Phdr>& segments) {
+    std::array<std::byte, kPageSize> page;
+    const size_t got = memory_.read_some(start_, page.data(), page.size());
+    Elf64_Ehdr header;
+    if (got < sizeof(header)) return false;
+    std::memcpy(&header, page.data(), sizeof(header));
+    if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
+        header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_phentsize != sizeof(Elf64_Phdr) ||
+        header.e_phnum == 0 || header.e_phnum > kMaxSegments)
+        return false;
+    is_executable_ = header.e_type == ET_EXEC;
+    segments.resize(header.e_phnum);
+    const size_t size = segments.size() * sizeof(Elf64_Phdr);
+    if (header.e_phoff <= got && size <= got - header.e_phoff) {
+        std::memcpy(segments.data(), page.data() + header.e_phoff, size);
+        return true;
     }
-    if (gnu_hash != 0) gnu_hash_ = read_gnu_hash(gnu_hash);
-    for (Range range : {jmprel, rela})
-        if (range.start != 0) relocations_.push_back({range.start, range.start + range.end});
-    if (soname != 0 && strings_ != 0) {
+    return memory_.read(start_ + header.e_phoff, segments.data(), size).has_value();
+}
+
+// What PT_DYNAMIC says, which lies there.
+void RemoteModule::load_dynamic(uint64_t address, uint64_t size) {
+    std::vector<Elf64_Dyn> entries(size / sizeof(Elf64_Dyn));
+    const size_t got =
+        memory_.read_some(address, entries.data(), entries.size() * sizeof(Elf64_Dyn));
+    entries.resize(got / sizeof(Elf64_Dyn));
+    const elf::Dynamic dynamic = elf::read_dynamic(entries);
+    if (dynamic.symbols != 0) symbols_ = pointer(dynamic.symbols);
+    if (dynamic.strings != 0) strings_ = pointer(dynamic.strings);
+    if (dynamic.hash != 0) sysv_hash_ = pointer(dynamic.hash);
+    if (dynamic.gnu_hash != 0) gnu_hash_ = read_gnu_hash(pointer(dynamic.gnu_hash));
+    for (const auto& [table, table_size] :
+         {std::pair(dynamic.jump, dynamic.jump_size), std::pair(dynamic.rela, dynamic.rela_size)})
+        if (table != 0) relocations_.push_back({pointer(table), pointer(table) + table_size});
+    if (dynamic.soname && *dynamic.soname != 0 && strings_ != 0) {
         char name[kMaxSymbolName] = {};
-        memory_.read_some(strings_ + soname, name, sizeof(name) - 1);
+        memory_.read_some(strings_ + *dynamic.soname, name, sizeof(name) - 1);
         soname_ = name;
     }
-    return true;
 }
 
 bool RemoteModule::is_named(uint64_t symbol_index, std::string_view name, uint64_t* address) const {

@@ -59,6 +59,8 @@ class RemoteModule {
     friend Result<std::vector<RemoteModule>> load_modules(pid_t pid);
     explicit RemoteModule(RemoteMemory memory) : memory_(memory) {}
     bool load(const std::vector<Mapping>& mappings, size_t first, size_t last);
+    bool read_segments(std::vector<Elf64_Phdr>& segments);
+    void load_dynamic(uint64_t address, uint64_t size);
     uint64_t pointer(uint64_t value) const;
     std::optional<GnuHash> read_gnu_hash(uint64_t address) const;
     bool may_define(const GnuHash& table, uint32_t hash) const;

@@ -3,18 +3,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <climits>
 #include <unordered_map>
 #include <unordered_set>
 
-#include "elf/image.h"
 #include "process/ifunc.h"
 #include "process/symbol_matcher.h"
 #include "targets/matcher.h"
@@ -29,56 +24,6 @@ using targets::BinaryIdentity;
 using targets::TargetLine;
 
 constexpr std::string_view kDeleted = " (deleted)";
-
-// Where a symbolic link leads as a text; empty when it can't be read.
-std::string read_link(const std::string& path) {
-    std::array<char, PATH_MAX> buffer;
-    const ssize_t length = ::readlink(path.c_str(), buffer.data(), buffer.size());
-    return length < 0 ? std::string() : std::string(buffer.data(), static_cast<size_t>(length));
-}
-
-std::string path_of_descriptor(const Fd& fd) {
-    return read_link(fmt::format("/proc/self/fd/{}", fd.get()));
-}
-
-// What /proc/PID/maps shows for mappings of this file. stat tells other numbers on overlayfs and
-// btrfs, so the file is mapped and looked up.
-Result<FileKey> mapped_key(const Fd& fd, const std::string& path) {
-    const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-    void* const start = ::mmap(nullptr, page, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-    if (start == MAP_FAILED) return errno_error("map " + path, errno);
-    Result<std::vector<Mapping>> maps = read_maps(::getpid());
-    ::munmap(start, page);
-    if (!maps) return std::move(maps).error();
-    const auto address = reinterpret_cast<uintptr_t>(start);
-    for (const Mapping& mapping : *maps) {
-        if (address >= mapping.start && address < mapping.end) {
-            return FileKey{mapping.device, mapping.inode};
-        }
-    }
-    return make_error(ErrorKind::kIo, path + ": its mapping is not listed");
-}
-
-// DT_SONAME without the symbols; empty when there is none or the file is no good ELF file.
-std::string read_soname(const Fd& fd, const std::string& path) {
-    Fd own(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 3));
-    if (!own.valid()) return {};
-    auto source = elf::make_file_source(std::move(own), path);
-    if (!source) return {};
-    auto image = elf::Image::parse(std::move(*source), path, elf::ImageRole::kProgram);
-    if (!image) return {};
-    std::optional<uint64_t> strings;
-    std::optional<uint64_t> soname;
-    for (const Elf64_Dyn& entry : image->dynamic()) {
-        if (entry.d_tag == DT_STRTAB) strings = entry.d_un.d_ptr;
-        if (entry.d_tag == DT_SONAME) soname = entry.d_un.d_val;
-    }
-    if (!strings || !soname) return {};
-    auto bytes = image->read_address(*strings + *soname, PATH_MAX, PATH_MAX, "DT_SONAME");
-    if (!bytes) return {};
-    const auto end = std::find(bytes->begin(), bytes->end(), 0);
-    return end == bytes->end() ? std::string() : std::string(bytes->begin(), end);
-}
 
 // The part of an absolute pattern that stands for one file or folder: the whole path, or the folder
 // before the first glob character.

@@ -3,7 +3,6 @@
 
 #include <sys/types.h>
 
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -13,19 +12,13 @@
 
 #include "elf/placement.h"
 #include "elf/symbols.h"
+#include "process/file_identity.h"
 #include "process/maps.h"
 #include "targets/target.h"
 #include "util/fd.h"
 #include "util/result.h"
 
 namespace speedbump::process {
-
-// The identity of a file whatever its name: what the kernel keys uprobes by.
-struct FileKey {
-    uint64_t device = 0;
-    uint64_t inode = 0;
-    auto operator<=>(const FileKey&) const = default;
-};
 
 // One native target: a function of one file that a line of the targets file selects.
 struct NativeMatch {

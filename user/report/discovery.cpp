@@ -15,9 +15,9 @@ namespace speedbump::report {
 
 namespace {
 
-using inspect::FunctionUse;
-using session::SurveyedFunction;
-using PythonEntry = std::pair<const inspect::Profile::Key*, const FunctionUse*>;
+using discover::SurveyedFunction;
+using stacks::FunctionUse;
+using PythonEntry = std::pair<const stacks::Profile::Key*, const FunctionUse*>;
 
 template <typename T>
 void keep_top(std::vector<T>& list, size_t top) {
@@ -52,7 +52,7 @@ struct NativeEntry {
     uint64_t total() const { return use != nullptr ? use->total : 0; }
 };
 
-std::string why_not_counted(const session::Survey& survey, const session::FunctionPlace& place,
+std::string why_not_counted(const discover::Survey& survey, const discover::FunctionPlace& place,
                             const std::string& name) {
     const auto known = survey.not_counted.find(place);
     if (known != survey.not_counted.end()) return known->second;
@@ -115,7 +115,7 @@ std::string native_line(const NativeEntry& entry) {
 
 std::string python_table(const Discovery& discovery, const std::vector<PythonEntry>& entries,
                          const Style& style) {
-    const inspect::Profile& profile = discovery.stacks.profile;
+    const stacks::Profile& profile = discovery.stacks.profile;
     Table table({{"self", true, false},
                  {"total", true, false},
                  {"active", true, false},
@@ -132,7 +132,7 @@ std::string python_table(const Discovery& discovery, const std::vector<PythonEnt
 }
 
 std::string stacks_line(const Discovery& discovery) {
-    const inspect::Profile& profile = discovery.stacks.profile;
+    const stacks::Profile& profile = discovery.stacks.profile;
     std::string text =
         fmt::format("{} stacks, {} of threads that were active; {} more could not be read\n",
                     show_count(profile.stacks()), show_count(profile.active_stacks()),
@@ -145,7 +145,7 @@ std::string stacks_line(const Discovery& discovery) {
 
 std::string native_table(const Discovery& discovery, const std::vector<NativeEntry>& entries,
                          const Style& style) {
-    const inspect::Profile& profile = discovery.stacks.profile;
+    const stacks::Profile& profile = discovery.stacks.profile;
     Table table({{"self", true, false},
                  {"total", true, false},
                  {"active", true, false},
@@ -190,13 +190,13 @@ std::string some_of(const std::set<std::string>& names) {
     return text;
 }
 
-size_t never_called(const session::Survey& survey) {
+size_t never_called(const discover::Survey& survey) {
     return static_cast<size_t>(
         std::count_if(survey.functions.begin(), survey.functions.end(),
                       [](const SurveyedFunction& function) { return function.calls.empty(); }));
 }
 
-std::string survey_lines(const session::Survey& survey, size_t top, bool verbose) {
+std::string survey_lines(const discover::Survey& survey, size_t top, bool verbose) {
     std::string text = fmt::format(
         "{} native functions watched, {} of them never called; counting took {} of a CPU\n",
         show_count(survey.functions.size()), show_count(never_called(survey)),
@@ -213,14 +213,14 @@ std::string survey_lines(const session::Survey& survey, size_t top, bool verbose
             show_count(survey.left_out));
     for (const std::string& line : survey.unmatched)
         text += fmt::format("no function in a symbol table: {}\n", printable(line));
-    std::vector<const session::Survey::Inlined*> inlined;
-    for (const session::Survey::Inlined& one : survey.inlined) inlined.push_back(&one);
+    std::vector<const discover::Survey::Inlined*> inlined;
+    for (const discover::Survey::Inlined& one : survey.inlined) inlined.push_back(&one);
     std::stable_sort(inlined.begin(), inlined.end(), [](const auto* a, const auto* b) {
         return a->function.places > b->function.places;
     });
     const size_t left_out = top != 0 && inlined.size() > top ? inlined.size() - top : 0;
     inlined.resize(inlined.size() - left_out);
-    for (const session::Survey::Inlined* one : inlined)
+    for (const discover::Survey::Inlined* one : inlined)
         text += printable(fmt::format("inlined, not counted there: {}:{} in {}", one->path,
                                       one->function.name, some_of(one->function.callers))) +
                 "\n";
@@ -261,7 +261,7 @@ std::string discovery_json(const Context& context, const Discovery& discovery) {
     ordered_json document = document_head(context, "speedbump/discover/1");
     document["pids"] = discovery.pids;
     document["duration_ns"] = discovery.duration.count();
-    const inspect::Profile& profile = discovery.stacks.profile;
+    const stacks::Profile& profile = discovery.stacks.profile;
     ordered_json functions = ordered_json::array();
     for (const auto& [key, use] : ranked_python(discovery))
         functions.push_back(
@@ -310,9 +310,9 @@ std::string discovery_json(const Context& context, const Discovery& discovery) {
     }
     document["native"] = {{"functions", std::move(native)}};
     if (discovery.survey) {
-        const session::Survey& survey = *discovery.survey;
+        const discover::Survey& survey = *discovery.survey;
         ordered_json inlined = ordered_json::array();
-        for (const session::Survey::Inlined& one : survey.inlined)
+        for (const discover::Survey::Inlined& one : survey.inlined)
             inlined.push_back({{"path", one.path},
                                {"name", one.function.name},
                                {"places", one.function.places},
@@ -336,7 +336,7 @@ std::string discovery_targets(const Discovery& discovery) {
     std::string text =
         fmt::format("# speedbump discover, {} seconds. Delays: 1us where a line names none.\n",
                     std::chrono::duration_cast<std::chrono::seconds>(discovery.duration).count());
-    const inspect::Profile& profile = discovery.stacks.profile;
+    const stacks::Profile& profile = discovery.stacks.profile;
     const auto python = ranked_python(discovery);
     if (!python.empty())
         text += fmt::format("\n# Python, by share of {} stacks\n", show_count(profile.stacks()));

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "discover/native_survey.h"
+#include "discover/stack_survey.h"
 #include "report/json.h"
 #include "report/table.h"
-#include "session/native_survey.h"
-#include "session/stack_survey.h"
 
 // What `discover` found, for people and programs. Pure functions.
 namespace speedbump::report {
@@ -16,11 +16,11 @@ namespace speedbump::report {
 struct Discovery {
     std::vector<pid_t> pids;
     std::chrono::nanoseconds duration{0};
-    session::StackSurvey stacks;           // native and Python
-    std::optional<session::Survey> survey; // of the native calls
-    std::vector<std::string> notes;        // what else could not be looked at, and why
-    size_t top = 20;                       // candidates of each world, 0: all
-    bool counted_only = false;             // of native functions only those that were asked for
+    discover::StackSurvey stacks;           // native and Python
+    std::optional<discover::Survey> survey; // of the native calls
+    std::vector<std::string> notes;         // what else could not be looked at, and why
+    size_t top = 20;                        // candidates of each world, 0: all
+    bool counted_only = false;              // of native functions only those that were asked for
 };
 
 // Tables of the Python and native functions that are worth a line; `verbose` names the native

@@ -40,7 +40,7 @@ std::string sentence(const Change& change, double limit) {
     const Judgement judgement = judge(change, limit);
     if (!std::isfinite(change.change.error))
         return name_of(change) + " cannot be told: too little was measured";
-    const std::string size =
+    std::string size =
         fmt::format("{:+.2f}% (95%: {})", change.change.value * 100, show_interval(change));
     switch (judgement) {
         case Judgement::kWorse:

@@ -15,17 +15,17 @@ std::string stacks_text(const std::vector<DumpedProcess>& processes) {
         text +=
             fmt::format("process {}: {}\n", process.pid, printable(process.interpreter.describe()));
         for (const DumpedThread& thread : process.threads) {
-            const inspect::ThreadStack& stack = thread.stack;
+            const stacks::ThreadStack& stack = thread.stack;
             text += fmt::format("\nthread {} \"{}\"", stack.tid, printable(thread.name));
             if (stack.interpreter != 0) text += fmt::format(", interpreter {}", stack.interpreter);
             text += fmt::format(": {}{}\n", thread.state,
                                 stack.holds_gil ? ", holds the interpreter lock" : "");
-            if (stack.fault != inspect::StackFault::kFine) {
+            if (stack.fault != stacks::StackFault::kFine) {
                 text += fmt::format("    could not be read: {}\n", describe(stack.fault));
                 continue;
             }
             if (stack.frames.empty()) text += "    runs no Python code\n";
-            for (const inspect::Frame& frame : stack.frames)
+            for (const stacks::Frame& frame : stack.frames)
                 text += fmt::format("    {} ({}:{})\n", printable(frame.function->name),
                                     printable(frame.function->file), frame.line);
         }
@@ -40,15 +40,15 @@ std::string stacks_json(const Context& context, const std::vector<DumpedProcess>
     for (const DumpedProcess& process : processes) {
         ordered_json threads = ordered_json::array();
         for (const DumpedThread& thread : process.threads) {
-            const inspect::ThreadStack& stack = thread.stack;
+            const stacks::ThreadStack& stack = thread.stack;
             ordered_json one = {{"tid", stack.tid},
                                 {"name", thread.name},
                                 {"interpreter", stack.interpreter},
                                 {"state", thread.state},
                                 {"holds_gil", stack.holds_gil}};
-            if (stack.fault == inspect::StackFault::kFine) {
+            if (stack.fault == stacks::StackFault::kFine) {
                 ordered_json frames = ordered_json::array();
-                for (const inspect::Frame& frame : stack.frames)
+                for (const stacks::Frame& frame : stack.frames)
                     frames.push_back({{"function", frame.function->name},
                                       {"file", frame.function->file},
                                       {"line", frame.line}});

@@ -4,15 +4,15 @@
 #include <string>
 #include <vector>
 
-#include "inspect/stack_reader.h"
 #include "process/interpreter.h"
 #include "report/json.h"
+#include "stacks/stack_reader.h"
 
 // Python stacks for people and programs. Pure functions.
 namespace speedbump::report {
 
 struct DumpedThread {
-    inspect::ThreadStack stack;
+    stacks::ThreadStack stack;
     std::string name;  // as the kernel has it
     std::string state; // "running", "runnable"...: what the scheduler does with it
 };

@@ -27,7 +27,7 @@ constexpr auto kFirstScan = std::chrono::seconds(1);
 
 } // namespace
 
-ProbeSet::ProbeSet(engine::ProbeEngine& engine, engine::ProcessTree& tree, Members& members,
+ProbeSet::ProbeSet(engine::ProbeEngine& engine, tree::ProcessTree& tree, Members& members,
                    TargetSet& targets, Rules rules)
     : engine_(engine),
       tree_(tree),
@@ -274,7 +274,7 @@ void ProbeSet::begin_look() {
     auto listed = tree_.list_processes();
     if (!listed) return;
     std::vector<pid_t> outsiders;
-    for (const process::ListedProcess& process : *listed)
+    for (const tree::ListedProcess& process : *listed)
         if (!process.kernel_thread && process.pid != getpid() &&
             tree_.member_roots(process.tgid) == 0)
             outsiders.push_back(process.pid);

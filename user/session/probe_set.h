@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/process_tree.h"
 #include "process/resolver.h"
 #include "session/late_files.h"
 #include "session/members.h"
 #include "session/outsiders.h"
 #include "session/reaper.h"
 #include "session/target_set.h"
+#include "tree/process_tree.h"
 #include "util/clock.h"
 #include "util/result.h"
 
@@ -36,7 +36,7 @@ class ProbeSet {
         Warn warn;
     };
     // All must outlive this.
-    ProbeSet(engine::ProbeEngine& engine, engine::ProcessTree& tree, Members& members,
+    ProbeSet(engine::ProbeEngine& engine, tree::ProcessTree& tree, Members& members,
              TargetSet& targets, Rules rules);
 
     // Probes that are new in a file (an open descriptor of it), found in `member`. Where the file
@@ -103,7 +103,7 @@ class ProbeSet {
     const std::string& name_of(const File& file) const;
 
     engine::ProbeEngine& engine_;
-    engine::ProcessTree& tree_;
+    tree::ProcessTree& tree_;
     Members& members_;
     TargetSet& targets_;
     const Rules rules_;

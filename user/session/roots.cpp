@@ -19,7 +19,7 @@ namespace speedbump::session {
 
 namespace {
 
-Result<uint32_t> find_root(pid_t pid, const std::vector<process::ListedProcess>& processes,
+Result<uint32_t> find_root(pid_t pid, const std::vector<tree::ListedProcess>& processes,
                            uint32_t own_tgid) {
     const std::string number = std::to_string(pid);
     const auto found = std::find_if(processes.begin(), processes.end(),
@@ -60,7 +60,7 @@ std::string cgroup2_mount() {
 } // namespace
 
 Result<Roots> find_roots(const SessionOptions& options, const targets::TargetsFile& file,
-                         const std::vector<process::ListedProcess>& processes, uint32_t own_tgid) {
+                         const std::vector<tree::ListedProcess>& processes, uint32_t own_tgid) {
     if (options.cgroup && getuid() != 0)
         return make_error(ErrorKind::kPermission,
                           "--cgroup takes in whoever is in there: that needs root")

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "process/tree.h"
 #include "session/types.h"
 #include "targets/target.h"
+#include "tree/descent.h"
 #include "util/result.h"
 
 namespace speedbump::session {
@@ -25,7 +25,7 @@ struct Roots {
 // of the processes that the lines name. Errors say for each wrong PID what it is: no such process,
 // a thread, a kernel thread, a zombie, speedbump itself.
 Result<Roots> find_roots(const SessionOptions& options, const targets::TargetsFile& file,
-                         const std::vector<process::ListedProcess>& processes, uint32_t own_tgid);
+                         const std::vector<tree::ListedProcess>& processes, uint32_t own_tgid);
 
 // The kernel's id of a cgroup v2 directory. `path` is absolute, or relative to the cgroup v2 mount.
 Result<uint64_t> cgroup_id(const std::string& path);

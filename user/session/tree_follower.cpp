@@ -11,10 +11,10 @@
 
 namespace speedbump::session {
 
-using engine::TreeEvent;
 using process::FileKey;
-using process::ListedProcess;
 using std::chrono::milliseconds;
+using tree::ListedProcess;
+using tree::TreeEvent;
 
 namespace {
 
@@ -51,7 +51,7 @@ Result<void> TreeFollower::build() {
         if (!id) return std::move(id).error();
         tree_.set_cgroup(*id, kSessionRoot);
     }
-    TreeQuestion question;
+    tree::TreeQuestion question;
     bool are_found = false; // one that has ended since is no error
     question.roots = [&](const auto& listed) -> Result<RootBits> {
         if (!std::exchange(are_found, true)) {
@@ -64,7 +64,7 @@ Result<void> TreeFollower::build() {
     // Below it, but not the caller's to slow.
     question.may_belong = [](const auto& process) { return process::is_ours(process.pid); };
     question.follow_children = options_.follow_children;
-    const TreeLook look = look_at_tree(tree_, question);
+    const tree::TreeLook look = tree::look_at_tree(tree_, question);
     if (look.failure) return *look.failure;
     if (look.lost_events > 0)
         warn_(
@@ -154,7 +154,7 @@ void TreeFollower::handle_events() {
 void TreeFollower::handle_mappings() {
     if (!mappings_) return;
     bool lost = false;
-    for (const engine::NewMapping& mapping : mappings_->drain(lost)) {
+    for (const tree::NewMapping& mapping : mappings_->drain(lost)) {
         if (mapped_lately_.empty()) mapped_since_ = Clock::now();
         mapped_lately_.insert(mapping.pid);
     }
@@ -239,7 +239,7 @@ void TreeFollower::make_up_for_losses() {
     losses_.events = events;
     losses_.members = missed;
     warn_of_losses(events, missed);
-    TreeQuestion question;
+    tree::TreeQuestion question;
     question.roots = [this](const auto& listed) -> Result<RootBits> {
         return present_roots(listed);
     };
@@ -248,7 +248,7 @@ void TreeFollower::make_up_for_losses() {
                (process.in_cgroup || !left_.contains({process.tgid, process.start_time}));
     };
     question.follow_children = options_.follow_children;
-    const TreeLook look = look_at_tree(tree_, question);
+    const tree::TreeLook look = tree::look_at_tree(tree_, question);
     take_in(look);
     if (look.failure && !losses_.has_failed)
         warn_(Error(*look.failure).with_context("look at the process tree").message);
@@ -258,7 +258,7 @@ void TreeFollower::make_up_for_losses() {
 }
 
 // Of a look at the tree: who is new, and who has gone.
-void TreeFollower::take_in(const TreeLook& look) {
+void TreeFollower::take_in(const tree::TreeLook& look) {
     for (const TreeEvent& event : look.events) handle(event);
     if (!look.members) return;
     std::set<uint32_t> living;

@@ -14,7 +14,7 @@
 #include "session/members.h"
 #include "session/probe_set.h"
 #include "session/roots.h"
-#include "session/tree_look.h"
+#include "tree/look.h"
 #include "util/clock.h"
 #include "util/result.h"
 
@@ -77,20 +77,20 @@ class TreeFollower {
     };
     using RootBits = std::map<uint32_t, uint64_t>; // by tgid
     // These, and the processes of the cgroup.
-    RootBits with_cgroup(RootBits bits, const std::vector<process::ListedProcess>& listed) const;
-    RootBits present_roots(const std::vector<process::ListedProcess>& listed);
-    void handle(const engine::TreeEvent& event);
-    void handle_birth(const engine::TreeEvent& event);
-    void handle_exec(const engine::TreeEvent& event);
-    void handle_end(const engine::TreeEvent& event);
-    void take_in(const TreeLook& look);
+    RootBits with_cgroup(RootBits bits, const std::vector<tree::ListedProcess>& listed) const;
+    RootBits present_roots(const std::vector<tree::ListedProcess>& listed);
+    void handle(const tree::TreeEvent& event);
+    void handle_birth(const tree::TreeEvent& event);
+    void handle_exec(const tree::TreeEvent& event);
+    void handle_end(const tree::TreeEvent& event);
+    void take_in(const tree::TreeLook& look);
     void warn_of_losses(uint64_t events, uint64_t missed);
 
     const SessionOptions& options_;
     const targets::TargetsFile& file_;
-    engine::ProcessTree& tree_;
-    engine::MappingRecords* mappings_; // nullptr: none
-    engine::HookEngine* hooks_;        // nullptr: none
+    tree::ProcessTree& tree_;
+    tree::MappingRecords* mappings_; // nullptr: none
+    engine::HookEngine* hooks_;      // nullptr: none
     Members& members_;
     ProbeSet& probes_;
     Finder& finder_;

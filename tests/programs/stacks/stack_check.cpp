@@ -17,14 +17,14 @@
 #include <thread>
 #include <vector>
 
-#include "engine/stack_sampler.h"
-#include "inspect/native_stack.h"
-#include "inspect/stack_reader.h"
+#include "stacks/native_stack.h"
+#include "stacks/sampler.h"
+#include "stacks/stack_reader.h"
 
-using speedbump::inspect::Frame;
-using speedbump::inspect::StackFault;
-using speedbump::inspect::StackReader;
-using speedbump::inspect::ThreadStack;
+using speedbump::stacks::Frame;
+using speedbump::stacks::StackFault;
+using speedbump::stacks::StackReader;
+using speedbump::stacks::ThreadStack;
 
 namespace {
 
@@ -154,10 +154,10 @@ int fail(const std::string& message) {
 
 int judge_running(pid_t pid, StackReader& reader, std::chrono::microseconds period, long wanted,
                   Judge& judge) {
-    using speedbump::engine::RunningThread;
-    auto sampler = speedbump::engine::StackSampler::open(period);
+    using speedbump::stacks::RunningThread;
+    auto sampler = speedbump::stacks::StackSampler::open(period);
     if (!sampler) return fail(sampler.error().message);
-    auto unwinder = speedbump::inspect::NativeUnwinder::open(pid);
+    auto unwinder = speedbump::stacks::NativeUnwinder::open(pid);
     if (!unwinder) return fail(unwinder.error().message);
     const sb_python_layout layout = reader.bpf_layout();
     long samples = 0;

@@ -59,7 +59,7 @@ struct BpfEngine::Impl {
     MapMemory targets_memory, overflow_memory;
     sb_target* targets = nullptr;
     uint32_t own_tgid = 0;
-    std::vector<TreeEvent> events;
+    std::vector<tree::TreeEvent> events;
     const sb_counts* overflow = nullptr;
     uint32_t target_count = 0; // configured so far
     Floors floors;
@@ -134,7 +134,7 @@ Result<std::unique_ptr<BpfEngine>> BpfEngine::load(const Features& features, uin
         [](void* context, void* data, size_t) {
             const auto* event = static_cast<const sb_event*>(data);
             auto* self = static_cast<Impl*>(context);
-            self->events.push_back({static_cast<TreeEvent::Type>(event->type), event->tgid,
+            self->events.push_back({static_cast<tree::TreeEvent::Type>(event->type), event->tgid,
                                     event->parent_tgid, static_cast<pid_t>(event->pid),
                                     event->roots, event->start_time,
                                     std::string(event->comm, strnlen(event->comm, 16))});
@@ -158,7 +158,7 @@ Result<std::unique_ptr<BpfEngine>> BpfEngine::load(const Features& features, uin
     // with that our own PID as the programs see it.
     auto listed = engine->list_processes();
     if (!listed) return std::move(listed).error().with_context("list the processes");
-    for (const process::ListedProcess& process : *listed)
+    for (const tree::ListedProcess& process : *listed)
         if (process.pid == getpid()) engine->impl_->own_tgid = process.tgid;
     engine->impl_->control().loader_tgid = engine->impl_->own_tgid;
     return engine;
@@ -184,12 +184,12 @@ uint32_t BpfEngine::own_tgid() const {
     return impl_->own_tgid;
 }
 
-Result<std::vector<process::ListedProcess>> BpfEngine::list_processes() {
+Result<std::vector<tree::ListedProcess>> BpfEngine::list_processes() {
     const BpfLink link(bpf_program__attach_iter(impl_->skeleton->progs.sb_tasks, nullptr));
     if (!link) return errno_error("attach the task iterator", errno);
     const auto tasks = read_iterator<sb_task>(*link, "the task iterator");
     if (!tasks) return tasks.error();
-    std::vector<process::ListedProcess> processes;
+    std::vector<tree::ListedProcess> processes;
     for (const sb_task& task : *tasks)
         processes.push_back({task.tgid, task.parent_tgid, static_cast<pid_t>(task.pid),
                              task.start_time, task.kernel_thread != 0, task.in_cgroup != 0,
@@ -239,7 +239,7 @@ int BpfEngine::event_fd() const {
     return ring_buffer__epoll_fd(impl_->ring.get());
 }
 
-std::vector<TreeEvent> BpfEngine::drain_events() {
+std::vector<tree::TreeEvent> BpfEngine::drain_events() {
     ring_buffer__consume(impl_->ring.get());
     return std::exchange(impl_->events, {});
 }

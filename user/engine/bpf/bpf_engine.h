@@ -12,15 +12,15 @@
 #include "engine/engine.h"
 #include "engine/features.h"
 #include "engine/links.h"
-#include "engine/process_tree.h"
-#include "process/tree.h"
+#include "tree/descent.h"
+#include "tree/process_tree.h"
 #include "util/result.h"
 
 namespace speedbump::engine {
 
 // The delay engine in BPF, which follows the process tree for the others as well: the programs of
 // bpf/delay.bpf.c, their maps, and the probes that lead to them. Loaded disarmed. Not thread-safe.
-class BpfEngine final : public ProcessTree, public ProbeEngine {
+class BpfEngine final : public tree::ProcessTree, public ProbeEngine {
   public:
     // Loads the programs and attaches those that follow the process tree.
     // Its schedule has so many columns; 0: there is none.
@@ -39,7 +39,7 @@ class BpfEngine final : public ProcessTree, public ProbeEngine {
     void set_cgroup(uint64_t id, uint64_t roots) override;
     void record_edges(bool record) override;
     void wake_on_fork(bool wake) override;
-    Result<std::vector<process::ListedProcess>> list_processes() override;
+    Result<std::vector<tree::ListedProcess>> list_processes() override;
     uint32_t own_tgid() const override;
     Result<bool> add_member(uint32_t tgid, uint64_t roots) override;
     void remove_member(uint32_t tgid) override;
@@ -47,7 +47,7 @@ class BpfEngine final : public ProcessTree, public ProbeEngine {
     uint64_t member_count() const override;
     int tree_map() const override;
     int event_fd() const override;
-    std::vector<TreeEvent> drain_events() override;
+    std::vector<tree::TreeEvent> drain_events() override;
     uint64_t lost_events() const override;
     uint64_t lost_members() const override;
 

@@ -18,6 +18,7 @@ uint32_t cpus() {
 } // namespace
 
 void BpfSchedule::make_room(delay_bpf& programs, uint32_t columns) {
+    programs.rodata->sb_columns = columns;
     if (columns == 0) return;
     bpf_map__set_max_entries(programs.maps.doses, SB_RING_SLICES * columns);
     bpf_map__set_max_entries(programs.maps.slice_counts, cpus() * SB_RING_SLICES * columns);

@@ -158,7 +158,7 @@ Result<std::vector<pid_t>> KmodEngine::topmost(uint64_t mask) {
     if (!listed) return std::move(listed).error().with_context("list the processes");
     const auto belongs = [&](uint32_t tgid) { return (tree_->member_roots(tgid) & mask) != 0; };
     std::vector<pid_t> pids;
-    for (const process::ListedProcess& process : *listed)
+    for (const tree::ListedProcess& process : *listed)
         if (!process.ended && process.pid > 0 && belongs(process.tgid) &&
             !belongs(process.parent_tgid))
             pids.push_back(process.pid);

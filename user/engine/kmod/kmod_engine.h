@@ -13,8 +13,8 @@
 
 #include "engine/engine.h"
 #include "engine/features.h"
-#include "engine/process_tree.h"
 #include "sbctl/client.h"
+#include "tree/process_tree.h"
 #include "util/clock.h"
 #include "util/result.h"
 
@@ -32,7 +32,7 @@ class KmodEngine final : public ProbeEngine {
     // `warn` is told what others do to the module that keeps these delays from happening, once.
     static Result<std::unique_ptr<KmodEngine>> open(Warn warn);
     // The tree whose members attach() is to delay; must outlive this.
-    void follow(ProcessTree& tree) { tree_ = &tree; }
+    void follow(tree::ProcessTree& tree) { tree_ = &tree; }
 
     Capabilities capabilities() const override;
     // A kind of site that the module refuses costs 0.
@@ -95,7 +95,7 @@ class KmodEngine final : public ProbeEngine {
     void apply();
 
     Warn warn_;
-    ProcessTree* tree_ = nullptr;
+    tree::ProcessTree* tree_ = nullptr;
     sbctl::Owner owner_;
     uint64_t lost_before_ = 0; // as the module counted when this was opened
     uint64_t lost_members_ = 0;

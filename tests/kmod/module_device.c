@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: MIT */
+/* The list, the device that owns targets, and file systems. */
+#include "module_tests.h"
+
+/* The list */
+
+void the_list_is_whole_lines(void) {
+    unload_module();
+    CHECK(load_module("max_targets=600") == 0);
+    CHECK(command("+" SELF ":sled") == 0);
+    unsigned long long base = row_of(SELF ":sled").offset;
+    command("-*");
+    /* made wide: the list has many pages, and lines cross their ends */
+    for (unsigned i = 0; i < 500; i++)
+        CHECK(command("+/bin/../bin/../bin/../bin/module_test:0x%llx %u", base + i * 4, i) == 0);
+    command("-/bin/../bin/../bin/../bin/module_test:0x%llx", base);
+    CHECK(command("+" WORK " 0") == 0);
+    char *list = slurp(SYSFS "targets_list"), *save = NULL;
+    CHECK(strlen(list) > 3 * 4096);
+    unsigned lines = 0;
+    CHECK(list[strlen(list) - 1] == '\n');
+    for (char* line = strtok_r(list, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        CHECK(line[0] == '/' && strstr(line, " delay_ns=") && strstr(line, " hits=") &&
+                  strstr(line, " offset=0x"),
+              "'%s'", line);
+        lines++;
+    }
+    CHECK(lines == 500, "%u", lines);
+    free(list);
+    /* small reads, while one of the targets comes and goes */
+    int fd = open(SYSFS "targets_list", O_RDONLY | O_CLOEXEC);
+    char text[100];
+    ssize_t got;
+    size_t total = 0;
+    unsigned ends = 0;
+    for (int i = 0; (got = read(fd, text, sizeof(text))) > 0; i++) {
+        for (ssize_t at = 0; at < got; at++) ends += text[at] == '\n';
+        total += (size_t)got;
+        if (i % 50 == 0) command(i % 100 ? "+" WORK : "-" WORK);
+    }
+    close(fd);
+    CHECK(ends == 499 || ends == 500, "%u", ends);
+    CHECK(command("-*") == 0);
+    unload_module();
+    CHECK(load_module("") == 0);
+}
+
+/* Readers that stop half-way keep little, and what they stand on may be removed. */
+void readers_take_little_memory(void) {
+    CHECK(unload_module() == 0 && load_module("max_targets=1000") == 0);
+    struct test_symbol symbol = {"f", STT_FUNC, STB_GLOBAL, 1, SB_TEST_CODE_ADDRESS, 0};
+    struct test_elf elf = {.symtab = &symbol, .symtab_count = 1};
+    CHECK(make_elf("/tmp/code", &elf) == 0);
+    for (unsigned target = 0; target < 1000; target++)
+        CHECK(command("+/tmp/code:0x%x 0", 0x1000 + target) == 0);
+    unsigned long long before = kernel_memory_kib();
+    int readers[70];
+    char text[1000];
+    for (int i = 0; i < 70; i++) {
+        readers[i] = open(SYSFS "targets_list", O_RDONLY | O_CLOEXEC);
+        CHECK(read(readers[i], text, sizeof(text)) == sizeof(text));
+    }
+    unsigned long long after = kernel_memory_kib();
+    printf("  70 readers: kernel memory %llu -> %llu KiB\n", before, after);
+    CHECK(is_debug_kernel() || after < before + 1024);
+    /* the first ones were forgotten for later ones; a reader that is not goes on with what is left
+     */
+    CHECK(read(readers[0], text, sizeof(text)) == 0);
+    CHECK(read(readers[69], text, sizeof(text)) == sizeof(text));
+    CHECK(command("-*") == 0);
+    CHECK(command("+" WORK) == 0);
+    size_t rest = 0;
+    for (ssize_t got; (got = read(readers[69], text, sizeof(text))) > 0;) rest = (size_t)got;
+    CHECK(rest > 0 && text[rest - 1] == '\n' && memmem(text, rest, WORK " ", strlen(WORK " ")));
+    CHECK(unload_module() == 0 && load_module("") == 0);
+    for (int i = 0; i < 70; i++) close(readers[i]);
+}
+
+void many_targets(void) {
+    unload_module();
+    CHECK(load_module("max_targets=0") == EINVAL);
+    CHECK(load_module("max_targets=4096") == 0);
+    static const unsigned counts[] = {64, 4096};
+    struct test_symbol symbol = {"f", STT_FUNC, STB_GLOBAL, 1, SB_TEST_CODE_ADDRESS, 0};
+    struct test_elf elf = {.symtab = &symbol, .symtab_count = 1};
+    CHECK(make_elf("/tmp/code", &elf) == 0);
+    for (int i = 0; i < 2; i++) {
+        uint64_t start = now_ns();
+        for (unsigned target = 0; target < counts[i]; target++)
+            CHECK(command("+/tmp/code:0x%x 0", 0x1000 + target) == 0);
+        uint64_t added = now_ns();
+        CHECK(enable(true) == 0);
+        uint64_t enabled = now_ns();
+        CHECK(list_lines() == counts[i]);
+        uint64_t listed = now_ns();
+        CHECK(enable(false) == 0);
+        CHECK(enable(true) == 0);
+        uint64_t again = now_ns();
+        CHECK(command("-*") == 0);
+        printf(
+            "  %u targets: add %llu us each, enable %llu ms, list %llu ms, disable and enable "
+            "%llu ms, remove all %llu ms\n",
+            counts[i], (unsigned long long)(added - start) / counts[i] / 1000,
+            (unsigned long long)(enabled - added) / MILLISECOND,
+            (unsigned long long)(listed - enabled) / MILLISECOND,
+            (unsigned long long)(again - listed) / MILLISECOND,
+            (unsigned long long)(now_ns() - again) / MILLISECOND);
+        enable(false);
+    }
+    CHECK(unload_module() == 0);
+    CHECK(load_module("") == 0);
+}
+
+/* The device */
+
+static void own_and_sleep(void) {
+    int fd = open("/dev/speed_bump", O_RDWR | O_CLOEXEC);
+    if (write(fd, "+" WORK " 1000", strlen("+" WORK " 1000")) < 0) _exit(1);
+    atomic_store(&shared->ready, 1);
+    for (;;) pause();
+}
+
+void targets_die_with_their_owner(void) {
+    CHECK(command("+" SELF ":stepped_work 0") == 0 && enable(true) == 0);
+    pid_t pid = spawn(own_and_sleep);
+    CHECK(wait_for(&shared->ready, 1, 5000));
+    CHECK(row_of(WORK).found && work_byte() != untouched_byte);
+    CHECK(command("+" WORK) == EEXIST);
+    kill(pid, SIGKILL);
+    reap(pid);
+    CHECK(!row_of(WORK).found && work_byte() == untouched_byte);
+    CHECK(row_of(SELF ":stepped_work").found);
+
+    /* two descriptors of one opening: the last counts */
+    int fd = open("/dev/speed_bump", O_RDWR | O_CLOEXEC);
+    int copy = dup(fd);
+    CHECK(write(fd, "+" WORK, strlen("+" WORK)) > 0);
+    CHECK(write(fd, "+" WORK, strlen("+" WORK)) == -1 && errno == EEXIST);
+    CHECK(write(fd, "nonsense", 8) == -1 && errno == EINVAL);
+    close(fd);
+    CHECK(row_of(WORK).found);
+    close(copy);
+    CHECK(!row_of(WORK).found);
+}
+
+static void hold_and_sleep(void) {
+    int fd = open("/dev/speed_bump", O_RDWR);
+    if (hold(fd)) _exit(1);
+    atomic_store(&shared->ready, 1);
+    sleep_forever();
+}
+
+static bool is_enabled(void) {
+    char* text = slurp(SYSFS "enabled");
+    bool enabled = *text == '1';
+    free(text);
+    return enabled;
+}
+
+/* On as long as somebody wants it, and as it was afterwards. */
+void a_device_holds_it_on(void) {
+    pid_t pid = spawn(hold_and_sleep);
+    CHECK(wait_for(&shared->ready, 1, 5000) && is_enabled());
+    int fd = open("/dev/speed_bump", O_RDWR | O_CLOEXEC);
+    CHECK(hold(fd) == 0 && hold(fd) == 0);
+    finish(pid);
+    CHECK(is_enabled());
+    CHECK(write(fd, "+" WORK " 0", strlen("+" WORK " 0")) > 0 && work_byte() != untouched_byte);
+    close(fd);
+    CHECK(!is_enabled() && work_byte() == untouched_byte);
+
+    /* targets of others would be live */
+    CHECK(command("+" WORK " 0") == 0);
+    fd = open("/dev/speed_bump", O_RDWR | O_CLOEXEC);
+    CHECK(hold(fd) == EBUSY && !is_enabled());
+    CHECK(ioctl(fd, SB_DEVICE_HOLD + 1) == -1 && errno == ENOTTY);
+    CHECK(enable(true) == 0 && hold(fd) == 0);
+    close(fd);
+    CHECK(is_enabled());
+
+    /* the word of whoever writes `enabled` counts */
+    clean();
+    fd = open("/dev/speed_bump", O_RDWR | O_CLOEXEC);
+    CHECK(hold(fd) == 0 && enable(false) == 0 && !is_enabled());
+    CHECK(enable(true) == 0);
+    close(fd);
+    CHECK(is_enabled());
+}
+
+/* File systems */
+
+void unmounting(void) {
+    mkdir("/tmp/mounted", 0755);
+    CHECK(mount("tmpfs", "/tmp/mounted", "tmpfs", 0, NULL) == 0);
+    struct test_symbol symbol = {"f", STT_FUNC, STB_GLOBAL, 1, SB_TEST_CODE_ADDRESS, 0};
+    struct test_elf elf = {.symtab = &symbol, .symtab_count = 1};
+    CHECK(make_elf("/tmp/mounted/code", &elf) == 0);
+    CHECK(command("+/tmp/mounted/code:f") == 0 && enable(true) == 0);
+    CHECK(umount("/tmp/mounted") == -1 && errno == EBUSY);
+    /* deleted while it is a target, and another in its place */
+    CHECK(unlink("/tmp/mounted/code") == 0);
+    CHECK(command("+/tmp/mounted/code:g") == ENOENT);
+    CHECK(command("-/tmp/mounted/code:f") == 0);
+    CHECK(umount("/tmp/mounted") == 0, "%s", strerror(errno));
+    /* a lazy unmount, then remove */
+    CHECK(mount("tmpfs", "/tmp/mounted", "tmpfs", 0, NULL) == 0);
+    CHECK(make_elf("/tmp/mounted/code", &elf) == 0);
+    CHECK(command("+/tmp/mounted/code:f") == 0);
+    CHECK(umount2("/tmp/mounted", MNT_DETACH) == 0);
+    CHECK(command("+/tmp/mounted/code:f") == EEXIST);
+    CHECK(command("-/tmp/mounted/code:f") == 0);
+}
+
+void overlay(void) {
+    mkdir("/tmp/over", 0755);
+    CHECK(mount("tmpfs", "/tmp/over", "tmpfs", 0, NULL) == 0);
+    mkdir("/tmp/over/lower", 0755);
+    mkdir("/tmp/over/upper", 0755);
+    mkdir("/tmp/over/work", 0755);
+    mkdir("/tmp/over/merged", 0755);
+    fflush(stdout);
+    CHECK(system("cp /bin/victim_pie /tmp/over/lower/victim") == 0);
+    CHECK(mount("overlay", "/tmp/over/merged", "overlay", 0,
+                "lowerdir=/tmp/over/lower,upperdir=/tmp/over/upper,workdir=/tmp/over/work") == 0,
+          "%s", strerror(errno));
+    const char *victim = "/tmp/over/merged/victim", *name = "/tmp/over/merged/victim:program_work";
+    CHECK(command("+%s 0", name) == 0 && enable(true) == 0);
+    CHECK(run_victim(victim, 3) == 0);
+    CHECK(row_of(name).hits == 3, "%llu", row_of(name).hits);
+    /* copied up under the live target */
+    CHECK(chmod(victim, 0700) == 0);
+    int fd = open(victim, O_RDWR | O_CLOEXEC);
+    CHECK(fd >= 0);
+    close(fd);
+    struct stat status;
+    CHECK(stat("/tmp/over/upper/victim", &status) == 0);
+    CHECK(run_victim(victim, 4) == 0);
+    CHECK(row_of(name).hits == 7, "%llu", row_of(name).hits);
+    CHECK(run_victim(victim, 2) == 0);
+    CHECK(row_of(name).hits == 9, "%llu", row_of(name).hits);
+    /* added anew after it */
+    CHECK(command("-%s", name) == 0 && command("+%s 0", name) == 0);
+    CHECK(run_victim(victim, 5) == 0);
+    CHECK(row_of(name).hits == 5);
+    CHECK(umount("/tmp/over/merged") == -1 && errno == EBUSY);
+    CHECK(command("-%s", name) == 0);
+    CHECK(umount("/tmp/over/merged") == 0, "%s", strerror(errno));
+    CHECK(umount("/tmp/over") == 0, "%s", strerror(errno));
+}

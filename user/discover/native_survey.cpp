@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: MIT
+#include "discover/native_survey.h"
+
+#include <algorithm>
+#include <deque>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "engine/engines.h"
+#include "process/maps.h"
+#include "process/remote_elf.h"
+#include "sb_common.h"
+#include "targets/matcher.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+namespace speedbump::discover {
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+constexpr size_t kFirstBatch = 256;
+constexpr size_t kLargestBatch = 8192;
+constexpr size_t kMostFunctions = SB_MAX_TARGETS;
+constexpr milliseconds kShortestWatch(50);
+constexpr milliseconds kLook(2);
+constexpr milliseconds kLongestLook(20); // while a batch is as cheap as it began
+constexpr milliseconds kLongEnough(500);
+constexpr milliseconds kInlinedLimit(5000); // for the debug information of a file
+
+} // namespace
+
+// One survey under way.
+class NativeSurvey::Impl {
+  public:
+    Impl(const SurveyOptions& options, const engine::Features& features,
+         const targets::TargetsFile& file)
+        : options_(options),
+          features_(features),
+          resolver_(file, {engine::site_options(features_)}) {}
+
+    Result<void> prepare(const targets::TargetsFile& file);
+    Result<void> choose(const stacks::Profile& seen);
+    Result<void> run(nanoseconds time, const std::function<bool()>& interrupted);
+    Survey result();
+
+  private:
+    Result<std::vector<engine::Attached>> attach(const std::vector<uint32_t>& batch);
+    Result<double> take_counts(std::map<uint32_t, double>* costs);
+    Result<bool> watch(const std::vector<uint32_t>& batch, nanoseconds time, nanoseconds least);
+    void mark_dear(const std::map<uint32_t, double>& costs, nanoseconds watched);
+    void pay_back() const;
+    Result<void> watch_seen(Clock::time_point end);
+    Result<void> watch_rest();
+    Result<void> watch_again(Clock::time_point end);
+    bool is_wanted(uint32_t index) const { // in a batch that is tried once more
+        return !functions_[index].is_dear && !refused_.contains(index);
+    }
+    void find_inlined(const targets::TargetsFile& file);
+    bool is_over() const { return (*interrupted_)() || Clock::now() >= end_; }
+
+    const SurveyOptions options_;
+    engine::Features features_;
+    process::Resolver resolver_;
+    const std::function<bool()>* interrupted_ = nullptr;
+    engine::Engines engines_;
+    engine::Floors floors_;
+    std::map<pid_t, std::set<process::FileKey>> files_;      // of each process
+    std::map<uint32_t, pid_t> pid_of_;                       // by tgid
+    std::vector<SurveyedFunction> functions_;                // those that were seen come first
+    size_t seen_ = 0;                                        // how many these are
+    std::map<std::pair<uint32_t, pid_t>, uint64_t> counted_; // hits so far, by target and tgid
+    std::set<uint32_t> refused_;
+    Survey survey_;
+    Clock::time_point start_;
+    Clock::time_point end_;
+    double cost_ns_ = 0; // of all counting so far
+};
+
+// In each file that the processes map and a line names.
+void NativeSurvey::Impl::find_inlined(const targets::TargetsFile& file) {
+    std::set<process::FileKey> done;
+    for (const pid_t pid : options_.pids) {
+        const auto modules = process::load_modules(pid);
+        const auto mappings = process::read_maps(pid);
+        if (!modules || !mappings) continue; // it ended
+        for (const process::Mapping& mapping : *mappings) {
+            if (!mapping.executable || !done.insert({mapping.device, mapping.inode}).second)
+                continue;
+            targets::BinaryIdentity identity{mapping.path, "", false};
+            for (const process::RemoteModule& module : *modules)
+                if (module.contains_code(mapping.start)) {
+                    identity.soname = module.soname();
+                    identity.is_main_executable = module.is_executable();
+                }
+            std::vector<const targets::TargetLine*> lines;
+            for (const targets::TargetLine& line : file.lines)
+                if (targets::binary_matches(line.container, identity)) lines.push_back(&line);
+            if (lines.empty()) continue;
+            const auto is_wanted = [&lines](const std::vector<std::string_view>& names) {
+                return std::any_of(lines.begin(), lines.end(), [&names](const auto* line) {
+                    return targets::symbol_matches(*line, {names, 0});
+                });
+            };
+            const auto fd = process::open_mapped_file(pid, mapping);
+            if (!fd) continue;
+            const elf::DebugSearch search{"/proc/" + std::to_string(pid) + "/root",
+                                          elf::DebugSearch{}.directories};
+            auto inlined =
+                elf::find_inlined(fd->get(), mapping.path, search, is_wanted, kInlinedLimit);
+            if (!inlined) {
+                log::warning(inlined.error().message);
+                continue;
+            }
+            for (elf::InlinedFunction& function : *inlined)
+                survey_.inlined.push_back({mapping.path, std::move(function)});
+        }
+    }
+}
+
+Result<void> NativeSurvey::Impl::prepare(const targets::TargetsFile& file) {
+    if (auto rights = engine::require_attach_rights(features_); !rights) return rights;
+    for (const pid_t pid : options_.pids) {
+        auto findings = resolver_.look_at_process(pid);
+        if (!findings && findings.error().kind == ErrorKind::kNotFound) continue; // it ended
+        if (!findings) return std::move(findings).error();
+        files_[pid] = std::move(findings->files);
+        for (process::NativeMatch& match : findings->matches)
+            functions_.push_back({std::move(match), {}, {}, false});
+        std::move(findings->skipped.begin(), findings->skipped.end(),
+                  std::back_inserter(survey_.skipped));
+    }
+    for (const size_t line : resolver_.unmatched_lines())
+        survey_.unmatched.push_back(file.lines[line].original);
+    if (options_.is_asked_for) find_inlined(file);
+    auto opened = engine::open_counting(features_);
+    if (!opened) return std::move(opened).error();
+    engines_ = std::move(*opened);
+    const auto floors = engines_.probes->calibrate();
+    if (!floors) return floors.error();
+    floors_ = *floors;
+    const auto processes = engines_.tree->list_processes();
+    if (!processes) return processes.error();
+    for (const tree::ListedProcess& process : *processes) {
+        if (!files_.contains(process.pid)) continue;
+        if (auto added = engines_.tree->add_member(process.tgid, 1); !added)
+            return std::move(added).error();
+        pid_of_[process.tgid] = process.pid;
+    }
+    return {};
+}
+
+// What was seen first, then the cheapest. What nobody has seen or asked for is not worth a
+// single-stepped probe.
+Result<void> NativeSurvey::Impl::choose(const stacks::Profile& seen) {
+    std::map<FunctionPlace, size_t> ranks;
+    for (const stacks::Profile::NativeKey* key : seen.busiest_native())
+        ranks.try_emplace({key->path, key->entry_offset}, ranks.size());
+    const auto rank = [&ranks](const SurveyedFunction& function) {
+        const auto found = ranks.find({function.match.path, function.match.entry_offset});
+        return found == ranks.end() ? SIZE_MAX : found->second;
+    };
+    if (!options_.is_asked_for)
+        survey_.left_out = std::erase_if(functions_, [&](const SurveyedFunction& function) {
+            return function.match.site.kind == elf::SiteKind::kSingleStep &&
+                   rank(function) == SIZE_MAX;
+        });
+    std::stable_sort(functions_.begin(), functions_.end(), [&](const auto& a, const auto& b) {
+        return std::pair(rank(a), a.match.site.kind) < std::pair(rank(b), b.match.site.kind);
+    });
+    seen_ = static_cast<size_t>(
+        std::count_if(functions_.begin(), functions_.end(),
+                      [&](const auto& function) { return rank(function) != SIZE_MAX; }));
+    if (functions_.size() > kMostFunctions) {
+        survey_.not_watched = functions_.size() - kMostFunctions;
+        functions_.resize(kMostFunctions);
+        seen_ = std::min(seen_, kMostFunctions);
+    }
+    engine::TargetSettings counting; // a delay of 0
+    for (uint32_t i = 0; i < functions_.size(); ++i)
+        if (auto done = engines_.probes->configure(i, counting, 0, {}); !done) return done;
+    return {};
+}
+
+Result<std::vector<engine::Attached>> NativeSurvey::Impl::attach(
+    const std::vector<uint32_t>& batch) {
+    std::map<process::FileKey, std::vector<engine::Probe>> probes;
+    for (const uint32_t index : batch) {
+        const process::NativeMatch& match = functions_[index].match;
+        probes[match.file].push_back({index, match.site.file_offset, match.site.kind});
+    }
+    std::vector<engine::Attached> all;
+    for (const auto& [key, list] : probes) {
+        const engine::FileProbes file{resolver_.descriptor(key), list};
+        for (const auto& [pid, files] : files_) {
+            if (!files.contains(key)) continue;
+            std::vector<engine::RefusedProbe> refused;
+            auto attached = engines_.probes->attach(file, pid, refused);
+            for (const engine::RefusedProbe& one : refused) refused_.insert(one.probe.target);
+            if (!attached && attached.error().kind == ErrorKind::kNotFound) continue; // it ended
+            if (!attached) {
+                engines_.probes->release(std::move(all));
+                return std::move(attached).error();
+            }
+            all.push_back(std::move(*attached));
+        }
+    }
+    return all;
+}
+
+// Takes in what was counted since the last time; what that cost, in ns. `costs`: of each function,
+// whose calls are counted then; nullptr while not all probes of a batch are in place.
+Result<double> NativeSurvey::Impl::take_counts(std::map<uint32_t, double>* costs) {
+    const auto read = engines_.probes->read_counts();
+    if (!read) return read.error();
+    double sum = 0;
+    for (const engine::Counts& counts : *read) {
+        if (counts.target >= functions_.size()) continue;
+        uint64_t& before = counted_[{counts.target, counts.process}];
+        const uint64_t more = counts.hits - before;
+        before = counts.hits;
+        if (more == 0) continue;
+        SurveyedFunction& function = functions_[counts.target];
+        const auto kind = static_cast<size_t>(function.match.site.kind);
+        const double cost =
+            static_cast<double>(more) * static_cast<double>(floors_.by_kind[kind].count());
+        sum += cost;
+        const auto pid = pid_of_.find(static_cast<uint32_t>(counts.process));
+        if (costs == nullptr || pid == pid_of_.end()) continue;
+        (*costs)[counts.target] += cost;
+        function.calls[pid->second] += more;
+    }
+    return sum;
+}
+
+// Counts a batch for some time, for `least` of it also when the survey's is over: on a busy machine
+// that may have gone by while the probes were put in place. False when it was too dear and was
+// given up early.
+Result<bool> NativeSurvey::Impl::watch(const std::vector<uint32_t>& batch, nanoseconds time,
+                                       nanoseconds least) {
+    auto attached = attach(batch);
+    if (!attached) return std::move(attached).error();
+    const auto before = take_counts(nullptr);
+    if (!before) return before.error();
+    cost_ns_ += *before;
+    const Clock::time_point start = Clock::now();
+    std::map<uint32_t, double> costs;
+    double cost = 0;
+    bool is_too_dear = false;
+    nanoseconds watched{0};
+    do {
+        std::this_thread::sleep_for(std::clamp<nanoseconds>(watched / 4, kLook, kLongestLook));
+        const auto more = take_counts(&costs);
+        if (!more) return more.error();
+        cost += *more;
+        watched = Clock::now() - start;
+        // Twice the budget for a moment can be paid back; more must stop at once.
+        is_too_dear = cost > 2 * options_.budget * static_cast<double>(watched.count()) &&
+                      cost > options_.budget * 5e6;
+    } while (!is_too_dear && !(*interrupted_)() &&
+             (watched < least || (watched < time && !is_over())));
+    engines_.probes->release(std::move(*attached));
+    const auto after = take_counts(nullptr);
+    if (!after) return after.error();
+    cost_ns_ += cost + *after;
+    for (const uint32_t index : batch)
+        if (!refused_.contains(index)) functions_[index].watched += watched;
+    if (is_too_dear) mark_dear(costs, watched);
+    return !is_too_dear;
+}
+
+// Of a batch that was given up: those that must not be watched with the others.
+void NativeSurvey::Impl::mark_dear(const std::map<uint32_t, double>& costs, nanoseconds watched) {
+    std::vector<std::pair<double, uint32_t>> dearest;
+    double left = 0;
+    for (const auto& [index, cost] : costs) {
+        dearest.emplace_back(cost, index);
+        left += cost;
+    }
+    std::sort(dearest.rbegin(), dearest.rend());
+    for (const auto& [cost, index] : dearest) {
+        if (left <= options_.budget / 2 * static_cast<double>(watched.count())) break;
+        left -= cost;
+        functions_[index].is_dear = true;
+    }
+}
+
+// What was overdrawn is paid back by doing nothing.
+void NativeSurvey::Impl::pay_back() const {
+    const auto paid = start_ + nanoseconds(static_cast<int64_t>(cost_ns_ / options_.budget));
+    while (Clock::now() < paid && !is_over()) std::this_thread::sleep_for(kLook);
+}
+
+// All of them together and as long as can be: many are called now and then only.
+Result<void> NativeSurvey::Impl::watch_seen(Clock::time_point end) {
+    std::vector<uint32_t> batch(seen_);
+    std::iota(batch.begin(), batch.end(), 0);
+    // Once in any case: it is what the user came for.
+    for (bool is_first = true; !batch.empty() && !(*interrupted_)(); is_first = false) {
+        if (!is_first && Clock::now() >= end) break;
+        const auto cheap = watch(batch, end - Clock::now(), kLongEnough);
+        if (!cheap) return cheap.error();
+        if (*cheap) break;
+        std::erase_if(batch, [this](uint32_t index) { return !is_wanted(index); });
+        pay_back();
+    }
+    return {};
+}
+
+Result<void> NativeSurvey::Impl::watch_rest() {
+    std::deque<uint32_t> waiting(functions_.size() - seen_);
+    std::iota(waiting.begin(), waiting.end(), static_cast<uint32_t>(seen_));
+    size_t size = kFirstBatch;
+    while (!waiting.empty() && !is_over()) {
+        const auto length = static_cast<std::ptrdiff_t>(std::min(size, waiting.size()));
+        const std::vector<uint32_t> batch(waiting.begin(), waiting.begin() + length);
+        waiting.erase(waiting.begin(), waiting.begin() + length);
+        const auto share =
+            static_cast<double>(batch.size()) / static_cast<double>(batch.size() + waiting.size());
+        const auto fair =
+            std::chrono::duration_cast<nanoseconds>(0.8 * share * (end_ - Clock::now()));
+        const auto cheap = watch(batch, fair, kShortestWatch);
+        if (!cheap) return cheap.error();
+        if (!*cheap)
+            std::copy_if(batch.begin(), batch.end(), std::front_inserter(waiting),
+                         [this](uint32_t index) { return is_wanted(index); });
+        size = *cheap ? std::min(size * 4, kLargestBatch) : std::max<size_t>(size / 4, 1);
+        pay_back();
+    }
+    return {};
+}
+
+// Those that were called but watched for moments only: together, the dear ones each alone.
+Result<void> NativeSurvey::Impl::watch_again(Clock::time_point end) {
+    while (Clock::now() < end && !is_over()) {
+        std::vector<uint32_t> batch;
+        std::optional<uint32_t> dear;
+        for (uint32_t i = 0; i < functions_.size(); ++i) {
+            const SurveyedFunction& function = functions_[i];
+            if (function.calls.empty() || function.watched >= kLongEnough) continue;
+            if (!function.is_dear)
+                batch.push_back(i);
+            else if (!dear || function.watched < functions_[*dear].watched)
+                dear = i;
+        }
+        if (batch.empty() && dear) batch.push_back(*dear);
+        if (batch.empty()) break;
+        if (const auto cheap = watch(batch, kLongEnough, kShortestWatch); !cheap)
+            return cheap.error();
+        pay_back();
+    }
+    return {};
+}
+
+Result<void> NativeSurvey::Impl::run(nanoseconds time, const std::function<bool()>& interrupted) {
+    interrupted_ = &interrupted;
+    start_ = Clock::now();
+    end_ = start_ + time;
+    engines_.probes->arm(true);
+    // The rest has a turn, too.
+    const bool is_all = seen_ == functions_.size();
+    if (auto done = watch_seen(start_ + time * (is_all ? 7 : 4) / 10); !done) return done;
+    if (auto done = watch_again(is_all ? end_ : start_ + time * 6 / 10); !done) return done;
+    if (auto done = watch_rest(); !done) return done;
+    if (auto done = watch_again(end_); !done) return done;
+    engines_.probes->arm(false);
+    return {};
+}
+
+Survey NativeSurvey::Impl::result() {
+    survey_.duration = Clock::now() - start_;
+    survey_.added_cpu = cost_ns_ / static_cast<double>(survey_.duration.count());
+    survey_.refused = refused_.size();
+    for (uint32_t i = 0; i < functions_.size(); ++i) {
+        SurveyedFunction& function = functions_[i];
+        const FunctionPlace place(function.match.path, function.match.entry_offset);
+        // A moment in which nothing was called tells nothing.
+        const bool is_known = function.watched >= kShortestWatch || !function.calls.empty();
+        if (is_known) {
+            survey_.functions.push_back(std::move(function));
+        } else if (refused_.contains(i)) {
+            survey_.not_counted[place] = "the kernel takes no probe there";
+        } else {
+            ++survey_.not_watched;
+            survey_.not_counted[place] = "there was no time for it";
+        }
+    }
+    return std::move(survey_);
+}
+
+NativeSurvey::NativeSurvey(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+NativeSurvey::NativeSurvey(NativeSurvey&&) noexcept = default;
+NativeSurvey& NativeSurvey::operator=(NativeSurvey&&) noexcept = default;
+NativeSurvey::~NativeSurvey() = default;
+
+Result<NativeSurvey> NativeSurvey::prepare(const SurveyOptions& options,
+                                           const engine::Features& features,
+                                           const targets::TargetsFile& file) {
+    auto impl = std::make_unique<Impl>(options, features, file);
+    if (auto prepared = impl->prepare(file); !prepared) return std::move(prepared).error();
+    return NativeSurvey(std::move(impl));
+}
+
+Result<Survey> NativeSurvey::count(const stacks::Profile& seen, nanoseconds time,
+                                   const std::function<bool()>& interrupted) {
+    if (auto chosen = impl_->choose(seen); !chosen) return std::move(chosen).error();
+    if (auto done = impl_->run(time, interrupted); !done) return std::move(done).error();
+    return impl_->result();
+}
+
+} // namespace speedbump::discover

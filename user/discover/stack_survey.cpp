@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: MIT
+#include "discover/stack_survey.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <thread>
+
+#include "process/interpreter.h"
+#include "process/remote_elf.h"
+#include "stacks/native_stack.h"
+#include "stacks/sampler.h"
+#include "stacks/stack_reader.h"
+#include "util/clock.h"
+
+namespace speedbump::discover {
+
+namespace {
+
+using stacks::Sampled;
+using stacks::StackFault;
+using stacks::ThreadStack;
+using stacks::WholeFrame;
+using std::chrono::nanoseconds;
+
+constexpr size_t kMostStackBytes = 256 * 1024; // of a thread that is off the CPUs
+constexpr int kTries = 3;                      // at a thread that won't keep still
+constexpr int kMostShare = 3;           // for a unit of time at work at least as many without
+constexpr size_t kMostPending = 10'000; // of a process
+constexpr auto kLongestDrain = std::chrono::milliseconds(200);
+constexpr auto kListAgain = std::chrono::seconds(1);
+
+struct Whole {
+    Sampled thread;
+    std::vector<WholeFrame> frames;
+    bool is_whole = true; // else one of the worlds, or some of the native callers, are missing
+};
+
+// What is known of a thread that is off the CPUs; it holds until it runs again.
+struct Settled {
+    uint64_t switches = 0;
+    Whole stack;
+};
+
+// What a thread last waited for a CPU with. The kernel knows how long it waited: to be found
+// waiting tells little, since this program may have taken its CPU just now.
+struct Waiting {
+    std::optional<Whole> stack;
+    std::vector<stacks::Frame> python; // of it, as long as they are not certain
+    uint64_t counted_ns = 0;           // of its waiting
+};
+
+// A stack that counts once its Python frames are certain.
+struct Pending {
+    Whole stack;
+    std::vector<stacks::Frame> python;
+};
+
+struct Process {
+    pid_t pid = 0;
+    std::optional<stacks::StackReader> reader; // of a Python
+    std::optional<stacks::NativeUnwinder> unwinder;
+    std::map<pid_t, Settled> settled;
+    std::map<pid_t, Waiting> waiting;
+    std::vector<Pending> pending;
+    std::vector<std::pair<pid_t, sb_thread_state>> states; // that the sampler knows
+};
+
+double own_cpu_seconds() {
+    rusage usage{};
+    getrusage(RUSAGE_THREAD, &usage);
+    const auto seconds = [](const timeval& time) {
+        return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+    };
+    return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+class StackSampling {
+  public:
+    StackSampling(const StackSurveyOptions& options, const std::function<bool()>& interrupted)
+        : options_(options), interrupted_(interrupted), period_(1'000'000'000 / options.rate) {}
+
+    StackSurvey run();
+
+  private:
+    void list_processes();
+    bool open_process(pid_t pid);
+    bool look(Process& process, uint64_t times);
+    bool look_without_bpf(Process& process);
+    void tell_threads(Process& process);
+    void read_settled(Process& process, std::vector<sb_thread>& threads, uint64_t times);
+    void take(const stacks::RunningThread& running);
+    static std::optional<Whole> combine(const Process& process, const Sampled& thread,
+                                        const stacks::NativeStack& native,
+                                        const std::vector<stacks::Frame>* python);
+    void count(const Whole& stack);
+    void fail(const std::vector<Pending>& pending);
+    void count_certain(Process& process);
+    void count_waiting(Process& process, const sb_thread& thread);
+    void close(Process& process);
+    Sampled describe(const Process& process, pid_t tid, uint64_t times) const;
+
+    const StackSurveyOptions& options_;
+    const std::function<bool()>& interrupted_;
+    const nanoseconds period_;
+    std::unique_ptr<stacks::StackSampler> sampler_;
+    std::map<pid_t, Process> processes_;
+    std::vector<pid_t> refused_; // once told, not again
+    std::vector<char> stack_;
+    StackSurvey result_;
+};
+
+// Tells the sampler which threads run Python.
+void StackSampling::tell_threads(Process& process) {
+    auto states = process.reader->thread_states();
+    const auto is_same = [](const auto& a, const auto& b) {
+        return a.first == b.first && a.second.address == b.second.address &&
+               a.second.gil == b.second.gil;
+    };
+    if (std::equal(states.begin(), states.end(), process.states.begin(), process.states.end(),
+                   is_same))
+        return;
+    sampler_->set_thread_states(process.pid, states);
+    process.states = std::move(states);
+}
+
+bool StackSampling::open_process(pid_t pid) {
+    Process process;
+    process.pid = pid;
+    const auto interpreters = process::find_interpreters(pid);
+    if (!interpreters && interpreters.error().kind == ErrorKind::kNotFound) return false;
+    const bool is_python = !interpreters || !interpreters->empty();
+    if (options_.with_python && is_python) {
+        auto reader = stacks::StackReader::open(pid, {});
+        if (!reader && reader.error().kind == ErrorKind::kNotFound) return false;
+        if (reader) {
+            result_.interpreters.push_back("process " + std::to_string(pid) + ": " +
+                                           reader->interpreter().describe());
+            process.reader = std::move(*reader);
+        } else {
+            result_.notes.push_back(reader.error().message);
+        }
+    }
+    if (sampler_) {
+        auto unwinder = stacks::NativeUnwinder::open(pid);
+        if (unwinder)
+            process.unwinder = std::move(*unwinder);
+        else
+            result_.notes.push_back(unwinder.error().message);
+        if (process.reader) {
+            (void)process.reader->list_threads();
+            tell_threads(process);
+        }
+        const auto layout =
+            process.reader ? std::optional(process.reader->bpf_layout()) : std::nullopt;
+        if (auto added = sampler_->add_process(pid, layout ? &*layout : nullptr); !added) {
+            result_.notes.push_back("process " + std::to_string(pid) + ": " +
+                                    added.error().message);
+            return false;
+        }
+    }
+    if (!process.reader && !process.unwinder) return false;
+    processes_.insert_or_assign(pid, std::move(process));
+    return true;
+}
+
+void StackSampling::list_processes() {
+    for (const pid_t pid : options_.list()) {
+        if (processes_.contains(pid)) continue;
+        if (std::find(refused_.begin(), refused_.end(), pid) != refused_.end()) continue;
+        if (!open_process(pid)) refused_.push_back(pid);
+    }
+}
+
+Sampled StackSampling::describe(const Process& process, pid_t tid, uint64_t times) const {
+    Sampled thread;
+    thread.pid = process.pid;
+    thread.tid = tid;
+    thread.knows_qualified_names = !process.reader || process.reader->interpreter().minor >= 11;
+    thread.times = times;
+    return thread;
+}
+
+// `python`: nullptr when the thread runs none that is known; nothing when it runs some all the
+// same.
+std::optional<Whole> StackSampling::combine(const Process& process, const Sampled& thread,
+                                            const stacks::NativeStack& native,
+                                            const std::vector<stacks::Frame>* python) {
+    static const std::vector<stacks::Frame> kNone;
+    const bool has_loop =
+        std::any_of(native.frames.begin(), native.frames.end(),
+                    [](const auto& frame) { return frame.function->runs_python; });
+    if (process.reader && python == nullptr && has_loop) return std::nullopt;
+    if (python == nullptr) python = &kNone;
+    if (auto merged = stacks::merge(native, *python)) return Whole{thread, *merged, true};
+    // One of them, then: each is right by itself.
+    Whole stack{thread, {}, false};
+    for (const stacks::Frame& frame : *python) stack.frames.push_back({frame.function, nullptr});
+    if (python->empty())
+        for (const stacks::NativeStack::Frame& frame : native.frames)
+            stack.frames.push_back({nullptr, frame.function});
+    return stack;
+}
+
+void StackSampling::count(const Whole& stack) {
+    if (!stack.is_whole) result_.profile.add_unmerged(stack.thread.times);
+    result_.profile.add(stack.thread, stack.frames);
+}
+
+void StackSampling::fail(const std::vector<Pending>& pending) {
+    for (const Pending& one : pending) result_.profile.add_failed(one.stack.thread.times);
+}
+
+void StackSampling::count_certain(Process& process) {
+    std::erase_if(process.pending, [&](const Pending& one) {
+        if (!process.reader->is_certain(one.python)) return false;
+        count(one.stack);
+        return true;
+    });
+    if (process.pending.size() <= kMostPending) return;
+    fail(process.pending);
+    process.pending.clear();
+}
+
+// Whole periods that the thread has waited for a CPU since they were last counted.
+void StackSampling::count_waiting(Process& process, const sb_thread& thread) {
+    auto [entry, is_new] = process.waiting.try_emplace(static_cast<pid_t>(thread.tid));
+    Waiting& waiting = entry->second;
+    if (is_new) waiting.counted_ns = thread.waited_ns;
+    const auto period_ns = static_cast<uint64_t>(period_.count());
+    const uint64_t periods = (thread.waited_ns - waiting.counted_ns) / period_ns;
+    if (periods == 0 || !waiting.stack) return;
+    waiting.counted_ns += periods * period_ns;
+    waiting.stack->thread.times = periods;
+    if (!waiting.python.empty() && !process.reader->is_certain(waiting.python)) {
+        process.pending.push_back({*waiting.stack, waiting.python});
+        return;
+    }
+    waiting.python.clear();
+    count(*waiting.stack);
+}
+
+// Its last samples.
+void StackSampling::close(Process& process) {
+    if (process.reader) count_certain(process);
+    fail(process.pending);
+    if (sampler_) sampler_->remove_process(process.pid);
+}
+
+// Threads that have run since the last tick and are off the CPUs now. What is read of one is of one
+// moment when it has not been on a CPU meanwhile. Leaves those that did not keep still.
+void StackSampling::read_settled(Process& process, std::vector<sb_thread>& threads,
+                                 uint64_t times) {
+    const process::RemoteMemory memory(process.pid);
+    std::map<pid_t, stacks::NativeStack> natives;
+    std::map<pid_t, std::optional<ThreadStack>> python;
+    for (const sb_thread& thread : threads) {
+        stack_.resize(kMostStackBytes);
+        const size_t size = memory.read_some(
+            stacks::NativeUnwinder::stack_pointer(thread.registers), stack_.data(), stack_.size());
+        const auto tid = static_cast<pid_t>(thread.tid);
+        if (process.unwinder)
+            natives[tid] = process.unwinder->unwind(thread.registers, {stack_.data(), size});
+        if (process.reader) python[tid] = process.reader->read_still(tid, natives[tid].loop_pc);
+    }
+    const auto again = sampler_->threads(process.pid);
+    if (!again) return;
+    std::map<uint32_t, const sb_thread*> now;
+    for (const sb_thread& thread : *again) now[thread.tid] = &thread;
+    std::erase_if(threads, [&](const sb_thread& before) {
+        const auto after = now.find(before.tid);
+        if (after == now.end() || after->second->ended) return true; // it is gone
+        if (after->second->on_cpu != 0 || after->second->switches != before.switches) return false;
+        const auto tid = static_cast<pid_t>(before.tid);
+        const std::optional<ThreadStack>& stack = python[tid];
+        if (stack && stack->fault != StackFault::kFine) return false;
+        const bool is_certain = !stack || process.reader->is_certain(stack->frames);
+        if (!is_certain && before.runnable == 0) return false;
+        Sampled thread = describe(process, tid, times);
+        thread.active = before.runnable != 0;
+        thread.holds_gil = process.reader && process.reader->holds_gil(tid);
+        auto whole = combine(process, thread, natives[tid], stack ? &stack->frames : nullptr);
+        if (!whole) return false;
+        if (before.runnable != 0) {
+            Waiting& waiting = process.waiting[tid];
+            waiting.stack = std::move(*whole);
+            waiting.python = is_certain ? std::vector<stacks::Frame>() : stack->frames;
+            return true;
+        }
+        count(*whole);
+        process.settled[tid] = {before.switches, std::move(*whole)};
+        return true;
+    });
+}
+
+// What is known of threads that have ended.
+void forget_ended(Process& process, const std::vector<sb_thread>& threads) {
+    constexpr size_t kSpare = 64; // so that it is not done at each tick
+    if (process.waiting.size() <= threads.size() + kSpare) return;
+    std::set<pid_t> alive;
+    for (const sb_thread& thread : threads) alive.insert(static_cast<pid_t>(thread.tid));
+    std::erase_if(process.waiting, [&](const auto& one) { return !alive.contains(one.first); });
+    std::erase_if(process.settled, [&](const auto& one) { return !alive.contains(one.first); });
+}
+
+// One tick of a process; false when it is gone or runs another program now.
+bool StackSampling::look(Process& process, uint64_t times) {
+    std::vector<sb_thread> moving;
+    for (int tries = 0; tries < kTries; ++tries) {
+        const auto threads = sampler_->threads(process.pid);
+        if (!threads) return false;
+        if (tries == 0) forget_ended(process, *threads);
+        std::vector<sb_thread> todo;
+        size_t alive = 0;
+        for (const sb_thread& thread : *threads) {
+            if (thread.ended != 0) continue;
+            ++alive;
+            const auto tid = static_cast<pid_t>(thread.tid);
+            const bool is_left = std::any_of(moving.begin(), moving.end(), [&](const auto& one) {
+                return one.tid == thread.tid;
+            });
+            if (tries > 0 && !is_left) continue;
+            if (tries == 0) count_waiting(process, thread);
+            const auto settled = process.settled.find(tid);
+            if (thread.on_cpu != 0) {
+                if (settled != process.settled.end()) process.settled.erase(settled);
+            } else if (tries == 0 && settled != process.settled.end() &&
+                       settled->second.switches == thread.switches) {
+                settled->second.stack.thread.times = times;
+                count(settled->second.stack);
+            } else {
+                todo.push_back(thread);
+            }
+        }
+        if (alive == 0) return false;
+        if (process.reader) {
+            const auto listed = process.reader->list_threads();
+            if (!listed && listed.error().kind == ErrorKind::kNotFound) return false;
+            tell_threads(process);
+        }
+        moving = std::move(todo);
+        if (!moving.empty()) read_settled(process, moving, times);
+        if (moving.empty()) return true;
+    }
+    // Of one that waits for a CPU nothing is lost: its time is counted when it has waited.
+    const auto lost = std::count_if(moving.begin(), moving.end(),
+                                    [](const sb_thread& one) { return one.runnable == 0; });
+    result_.profile.add_failed(times * static_cast<uint64_t>(lost));
+    return true;
+}
+
+bool StackSampling::look_without_bpf(Process& process) {
+    const auto sampled = process.reader->sample();
+    if (sampled) result_.profile.add(process.pid, *process.reader);
+    return sampled || sampled.error().kind != ErrorKind::kNotFound;
+}
+
+// A thread that a CPU's clock found running.
+void StackSampling::take(const stacks::RunningThread& running) {
+    const auto found = processes_.find(static_cast<pid_t>(running.head.pid));
+    if (found == processes_.end()) return;
+    Process& process = found->second;
+    Sampled thread = describe(process, static_cast<pid_t>(running.head.tid), 1);
+    thread.active = true;
+    thread.holds_gil = running.head.holds_gil != 0;
+    stacks::NativeStack native;
+    if (process.unwinder) native = process.unwinder->unwind(running.head.registers, running.stack);
+    std::optional<ThreadStack> python;
+    bool was_read = running.head.python_fault == SB_PYTHON_NONE;
+    if (running.head.python_fault == SB_PYTHON_FINE && process.reader) {
+        python = process.reader->interpret(thread.tid, running.frames, native.loop_pc);
+        was_read = python->fault == StackFault::kFine;
+    }
+    auto whole = was_read ? combine(process, thread, native, python ? &python->frames : nullptr)
+                          : std::nullopt;
+    if (!whole)
+        result_.profile.add_failed(1);
+    else if (python && !process.reader->is_certain(python->frames))
+        process.pending.push_back({std::move(*whole), std::move(python->frames)});
+    else
+        count(*whole);
+}
+
+StackSurvey StackSampling::run() {
+    const double cpu_before = own_cpu_seconds();
+    if (options_.with_native) {
+        auto opened = stacks::StackSampler::open(period_);
+        if (opened)
+            sampler_ = std::move(*opened);
+        else
+            result_.notes.push_back("native stacks: " + opened.error().message);
+    }
+    list_processes();
+    const std::function<void(const stacks::RunningThread&)> taker =
+        [this](const stacks::RunningThread& running) { take(running); };
+    const Clock::time_point start = Clock::now();
+    const Clock::time_point end = start + options_.duration;
+    result_.from_ns = monotonic_ns();
+    Clock::time_point last = Clock::now() - period_;
+    Clock::time_point next = Clock::now();
+    Clock::time_point next_list = Clock::now() + kListAgain;
+    while (next < end && !processes_.empty() && !interrupted_()) {
+        std::this_thread::sleep_until(next);
+        const Clock::time_point now = Clock::now();
+        // A late tick stands for all that were left out.
+        const auto times =
+            static_cast<uint64_t>(std::max<int64_t>(1, (now - last + period_ / 2) / period_));
+        last = now;
+        std::vector<pid_t> gone;
+        for (auto& [pid, process] : processes_)
+            if (!(sampler_ ? look(process, times) : look_without_bpf(process))) gone.push_back(pid);
+        if (sampler_) sampler_->drain(taker, kLongestDrain);
+        for (const pid_t pid : gone) {
+            close(processes_.at(pid));
+            processes_.erase(pid);
+        }
+        if (now > next_list || processes_.empty()) {
+            for (auto& [pid, process] : processes_)
+                if (process.reader) count_certain(process);
+            list_processes();
+            next_list = Clock::now() + kListAgain;
+        }
+        const nanoseconds spent = Clock::now() - now;
+        next = std::max(next + period_, Clock::now() + kMostShare * spent);
+    }
+    result_.to_ns = monotonic_ns();
+    if (sampler_) sampler_->drain(taker, kLongestDrain);
+    for (auto& [pid, process] : processes_) close(process);
+    if (sampler_) result_.profile.add_failed(sampler_->lost());
+    if (sampler_ && sampler_->gaps() > 0)
+        result_.notes.push_back(
+            "samples were lost: a CPU went offline or came online while it was to be sampled");
+    const std::chrono::duration<double> took = Clock::now() - start;
+    result_.own_cpu = (own_cpu_seconds() - cpu_before) / took.count();
+    return std::move(result_);
+}
+
+} // namespace
+
+StackSurvey survey_stacks(const StackSurveyOptions& options,
+                          const std::function<bool()>& interrupted) {
+    return StackSampling(options, interrupted).run();
+}
+
+} // namespace speedbump::discover

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// What exits.cpp, exit_walk.cpp and exit_tables.cpp share.
+#if defined(__x86_64__)
+
+#include <Zydis/Zydis.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "elf/exits.h"
+#include "elf/frames.h"
+#include "elf/image.h"
+#include "elf/probe_site.h"
+#include "util/result.h"
+
+namespace speedbump::elf {
+
+// One instruction, decoded.
+struct Instruction {
+    uint64_t address = 0;
+    ZydisDecodedInstruction decoded;
+    ZydisDecodedOperand operands[ZYDIS_MAX_OPERAND_COUNT];
+
+    uint64_t end() const { return address + decoded.length; }
+    ZydisMnemonic mnemonic() const { return decoded.mnemonic; }
+    ZydisInstructionCategory category() const { return decoded.meta.category; }
+    const ZydisDecodedOperand& first() const { return operands[0]; }
+    const ZydisDecodedOperand& second() const { return operands[1]; }
+    bool has_memory(size_t operand) const {
+        return decoded.operand_count_visible > operand &&
+               operands[operand].type == ZYDIS_OPERAND_TYPE_MEMORY;
+    }
+    bool has_register(size_t operand) const {
+        return decoded.operand_count_visible > operand &&
+               operands[operand].type == ZYDIS_OPERAND_TYPE_REGISTER;
+    }
+    bool has_immediate(size_t operand) const {
+        return decoded.operand_count_visible > operand &&
+               operands[operand].type == ZYDIS_OPERAND_TYPE_IMMEDIATE;
+    }
+    std::optional<uint64_t> direct_target() const {
+        if (!has_immediate(0) || !operands[0].imm.is_relative) return std::nullopt;
+        return end() + static_cast<uint64_t>(operands[0].imm.value.s);
+    }
+    // lea x(%rip),%reg
+    std::optional<uint64_t> taken_address() const {
+        if (mnemonic() != ZYDIS_MNEMONIC_LEA || second().mem.base != ZYDIS_REGISTER_RIP)
+            return std::nullopt;
+        return end() + static_cast<uint64_t>(second().mem.disp.value);
+    }
+};
+
+// The register that this one is a part of.
+inline ZydisRegister whole(ZydisRegister name) {
+    return ZydisRegisterGetLargestEnclosing(ZYDIS_MACHINE_MODE_LONG_64, name);
+}
+
+inline Error refusal(std::string reason) {
+    return make_error(ErrorKind::kUnsupported, std::move(reason));
+}
+
+// What is read once for all functions of a file.
+struct ExitFinder::Impl {
+    explicit Impl(std::shared_ptr<const ElfFile> elf)
+        : file(std::move(elf)), frames(*file), is_go(find_go()) {
+        ZydisDecoderInit(&decoder, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
+    }
+
+    bool find_go() const { return find_section(*file, ".go.buildinfo").has_value(); }
+
+    std::basic_string_view<unsigned char> code(uint64_t address, size_t size) const {
+        const auto offset = file->offset_of_address(address);
+        return offset ? file->code_at(*offset, size) : std::basic_string_view<unsigned char>();
+    }
+
+    std::optional<Instruction> decode(uint64_t address, uint64_t end) const {
+        const auto bytes = code(address, std::min<uint64_t>(end - address, 15));
+        Instruction one;
+        one.address = address;
+        if (bytes.empty() || !ZYAN_SUCCESS(ZydisDecoderDecodeFull(
+                                 &decoder, bytes.data(), bytes.size(), &one.decoded, one.operands)))
+            return std::nullopt;
+        return one;
+    }
+
+    std::string text_of(const Instruction& one) const {
+        return instruction_text(code(one.address, one.decoded.length), one.address);
+    }
+
+    // The function symbol that starts there.
+    const Function* function_at(uint64_t address) const {
+        const auto offset = file->offset_of_address(address);
+        const Function* found = offset ? file->function_at_offset(*offset) : nullptr;
+        return found != nullptr && found->address == address ? found : nullptr;
+    }
+
+    // A stub of the procedure linkage table, or one of the same form.
+    bool is_stub(uint64_t address) const {
+        auto one = decode(address, address + 15);
+        if (one && one->mnemonic() == ZYDIS_MNEMONIC_ENDBR64)
+            one = decode(one->end(), one->end() + 15);
+        return one && one->mnemonic() == ZYDIS_MNEMONIC_JMP && one->has_memory(0) &&
+               one->first().mem.base == ZYDIS_REGISTER_RIP;
+    }
+
+    // The code that belongs together around an address.
+    std::optional<CodePart> part_of(uint64_t address) const {
+        CodePart part;
+        if (const FramePart* frame = frames.find(address)) {
+            part = {frame->begin, frame->end};
+        } else {
+            const auto offset = file->offset_of_address(address);
+            const Function* function = offset ? file->function_at_offset(*offset) : nullptr;
+            if (function == nullptr || function->size == 0) return std::nullopt;
+            part = {function->address, function->address + function->size};
+        }
+        return part;
+    }
+
+    // The addresses of code that the dynamic linker writes somewhere, ascending.
+    const std::vector<uint64_t>* pointers() const {
+        std::call_once(pointers_once, [this] {
+            auto relocations = file->relocations();
+            if (!relocations) return;
+            pointers_known = true;
+            for (const Relocation& one : *relocations) pointers_.push_back(one.addend);
+            std::sort(pointers_.begin(), pointers_.end());
+        });
+        return pointers_known ? &pointers_ : nullptr;
+    }
+
+    std::shared_ptr<const ElfFile> file;
+    FrameTable frames;
+    bool is_go;
+    ZydisDecoder decoder;
+    mutable std::once_flag pointers_once;
+    mutable bool pointers_known = false;
+    mutable std::vector<uint64_t> pointers_;
+};
+
+// One function.
+class ExitWalk {
+  public:
+    ExitWalk(const ExitFinder::Impl& finder, uint64_t entry) : finder_(finder), entry_(entry) {}
+
+    Result<WaysOut> run();
+
+  private:
+    struct Part {
+        CodePart range;
+        std::vector<uint64_t> starts; // of its instructions, decoded one after the other
+
+        bool has_start(uint64_t address) const {
+            return std::binary_search(starts.begin(), starts.end(), address);
+        }
+    };
+
+    struct Table {
+        std::optional<uint64_t> bound; // how many entries it has, where that is known
+        bool of_addresses = false;     // not of distances; known with the bound
+    };
+
+    bool belongs(uint64_t address) const {
+        return std::any_of(parts_.begin(), parts_.end(), [address](const Part& part) {
+            return address >= part.range.begin && address < part.range.end;
+        });
+    }
+    bool add_part(uint64_t address);
+    void add_landing_pads(uint64_t address);
+    // Refused unless an instruction is known to start there.
+    void follow(uint64_t address);
+    void follow_run(uint64_t address);
+    void take(const Instruction& one);
+    // False where the code ends.
+    bool goes_on(const Instruction& one);
+    void jump(const Instruction& one, uint8_t condition);
+    void indirect_jump(const Instruction& one);
+    bool is_tail_call(uint64_t target) const;
+    void add_exit(const Instruction& one, uint8_t condition,
+                  std::optional<JumpOperand> operand = std::nullopt);
+    bool is_switch(const Instruction& jump);
+    std::optional<uint64_t> table_bound() const;
+    void add_undecided();
+    void read_tables();
+    void read_distances(uint64_t table, std::optional<uint64_t> bound);
+    void read_addresses(uint64_t table, std::optional<uint64_t> bound);
+    // The end of a table whose length is not known, and no entry of it.
+    bool ends_table(uint64_t target) const;
+    void refuse(std::string reason) {
+        if (reason_.empty()) reason_ = std::move(reason);
+    }
+
+    static constexpr uint64_t kTableBudget = 64u << 20; // bytes, of one function
+
+    const ExitFinder::Impl& finder_;
+    uint64_t entry_;
+    std::vector<Part> parts_;
+    std::map<uint64_t, uint8_t> seen_; // instructions that are reached: address, length
+    std::deque<uint64_t> todo_;
+    std::map<uint64_t, Exit> exits_;
+    std::vector<Instruction> history_; // of the straight line that is followed
+    std::map<uint64_t, Table> tables_; // that may lead into the function
+    std::set<uint64_t> tables_read_;
+    uint64_t table_budget_ = kTableBudget;
+    std::set<uint64_t> undecided_; // indirect jumps
+    std::vector<uint64_t> switches_;
+    bool has_labels_ = false; // places inside are known to be jumped to
+    std::string reason_;
+};
+
+} // namespace speedbump::elf
+
+#endif

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+#include "lifecycle/signals.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+
+namespace speedbump::lifecycle {
+
+namespace {
+
+// A handler has no other way to its state.
+std::atomic<int> stop_signal_seen{0};
+std::atomic<int> pipe_end{-1};
+std::atomic<pid_t> forward_to{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+constexpr std::array<int, 3> kStop = {SIGINT, SIGTERM, SIGHUP};
+constexpr std::array<int, 5> kOthers = {SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGCHLD};
+
+bool asks_to_stop(int signal) {
+    return signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
+}
+
+void handle(int signal, siginfo_t* info, void*) {
+    const int saved_errno = errno;
+    const pid_t child = forward_to;
+    const bool sent_to_us_alone = info->si_code <= 0;
+    if (child > 0 && signal != SIGCHLD && sent_to_us_alone) ::kill(child, signal);
+    if (asks_to_stop(signal)) {
+        if (stop_signal_seen != 0) ::_exit(128 + signal);
+        stop_signal_seen = signal;
+    }
+    const char byte = 0;
+    // a full pipe is readable already
+    [[maybe_unused]] const ssize_t written = ::write(pipe_end, &byte, 1);
+    errno = saved_errno;
+}
+
+Result<void> set_handler(int signal) {
+    struct sigaction action = {};
+    if (signal == SIGHUP) {
+        if (::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) return {};
+        action = {};
+    }
+    action.sa_sigaction = handle;
+    action.sa_flags = SA_SIGINFO | (signal == SIGCHLD ? SA_NOCLDSTOP : 0);
+    sigemptyset(&action.sa_mask);
+    if (::sigaction(signal, &action, nullptr) != 0) return errno_error("sigaction", errno);
+    return {};
+}
+
+} // namespace
+
+Result<Signals> Signals::install() {
+    std::array<int, 2> ends = {};
+    if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) return errno_error("pipe", errno);
+    Signals signals;
+    signals.read_end_ = Fd(ends[0]);
+    signals.write_end_ = Fd(ends[1]);
+    pipe_end = ends[1];
+    stop_signal_seen = 0;
+    for (const int signal : kStop) {
+        if (auto done = set_handler(signal); !done) return std::move(done).error();
+    }
+    return signals;
+}
+
+Result<Signals> Signals::install_and_forward(pid_t child) {
+    forward_to = child;
+    auto signals = install();
+    if (!signals) return signals;
+    for (const int signal : kOthers) {
+        if (auto done = set_handler(signal); !done) return std::move(done).error();
+    }
+    return signals;
+}
+
+Signals::~Signals() {
+    if (!write_end_.valid()) return;
+    for (const int signal : kStop) ::signal(signal, SIG_DFL);
+    for (const int signal : kOthers) ::signal(signal, SIG_DFL);
+    pipe_end = -1;
+    forward_to = 0;
+}
+
+void Signals::drain() {
+    std::array<char, 64> bytes;
+    while (::read(read_end_.get(), bytes.data(), bytes.size()) > 0) {
+    }
+}
+
+int Signals::stop_signal() const {
+    return stop_signal_seen;
+}
+
+void Signals::stop_forwarding() {
+    forward_to = 0;
+}
+
+} // namespace speedbump::lifecycle

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+#include "process/file_identity.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <vector>
+
+#include "elf/dynamic.h"
+#include "elf/image.h"
+#include "process/maps.h"
+
+namespace speedbump::process {
+
+std::string read_link(const std::string& path) {
+    std::array<char, PATH_MAX> buffer;
+    const ssize_t length = ::readlink(path.c_str(), buffer.data(), buffer.size());
+    return length < 0 ? std::string() : std::string(buffer.data(), static_cast<size_t>(length));
+}
+
+std::string path_of_descriptor(const Fd& fd) {
+    return read_link(fmt::format("/proc/self/fd/{}", fd.get()));
+}
+
+Result<FileKey> mapped_key(const Fd& fd, const std::string& path) {
+    const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+    void* const start = ::mmap(nullptr, page, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+    if (start == MAP_FAILED) return errno_error("map " + path, errno);
+    Result<std::vector<Mapping>> maps = read_maps(::getpid());
+    ::munmap(start, page);
+    if (!maps) return std::move(maps).error();
+    const auto address = reinterpret_cast<uintptr_t>(start);
+    for (const Mapping& mapping : *maps) {
+        if (address >= mapping.start && address < mapping.end) {
+            return FileKey{mapping.device, mapping.inode};
+        }
+    }
+    return make_error(ErrorKind::kIo, path + ": its mapping is not listed");
+}
+
+std::string read_soname(const Fd& fd, const std::string& path) {
+    Fd own(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 3));
+    if (!own.valid()) return {};
+    auto source = elf::make_file_source(std::move(own), path);
+    if (!source) return {};
+    auto image = elf::Image::parse(std::move(*source), path, elf::ImageRole::kProgram);
+    return image ? elf::read_soname(*image, elf::read_dynamic(*image)) : std::string();
+}
+
+} // namespace speedbump::process

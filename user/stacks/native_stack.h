@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "abi.h"
+#include "util/result.h"
+
+namespace speedbump::stacks {
+
+// As in the kernel's struct pt_regs.
+using Registers = std::span<const __u64>;
+
+// A native function as people know it.
+struct NativeFunction {
+    std::string path;            // of the file, as the process sees it; "[vdso]"; empty: no file
+    std::string name;            // as in the symbol table, demangled; empty: no symbol there
+    uint64_t entry_offset = 0;   // of the function in the file
+    bool in_interpreter = false; // in a file that has the interpreter's loop
+    bool runs_python = false;    // part of the interpreter's loop: Python frames stand for it
+};
+
+struct NativeStack {
+    struct Frame {
+        const NativeFunction* function = nullptr; // lives as long as the unwinder
+        uint64_t low = 0; // its part of the stack: from here up to where its caller's begins
+    };
+    std::vector<Frame> frames; // innermost first
+    bool is_complete = false;  // up to the thread's start
+    // Where the thread is, when that is in the interpreter's loop, or may be (no symbol there).
+    uint64_t loop_pc = 0;
+};
+
+// Finds the callers of a thread from its registers and a copy of its stack, by the unwind tables
+// (.eh_frame) of the files that the process maps, with elfutils' libdwfl. The process itself is
+// not touched but for reading what it maps. For one thread at a time.
+class NativeUnwinder {
+  public:
+    // kNotFound when the process is gone, kPermission, kUnsupported on other machines than x86-64.
+    static Result<NativeUnwinder> open(pid_t pid);
+    NativeUnwinder(NativeUnwinder&&) noexcept;
+    NativeUnwinder& operator=(NativeUnwinder&&) noexcept;
+    ~NativeUnwinder();
+
+    // `stack`: bytes from the stack pointer on.
+    NativeStack unwind(Registers registers, std::span<const char> stack);
+    static uint64_t stack_pointer(Registers registers);
+
+  private:
+    class Impl;
+    explicit NativeUnwinder(std::unique_ptr<Impl> impl);
+    std::unique_ptr<Impl> impl_;
+};
+
+} // namespace speedbump::stacks

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "stacks/stack_reader.h"
+#include "stacks/whole_stack.h"
+
+namespace speedbump::stacks {
+
+// What samples of one function add up to.
+struct FunctionUse {
+    // Stacks that it was the innermost function of; of a Python function: the innermost Python
+    // function, whatever native code it had called.
+    uint64_t self = 0;
+    uint64_t total = 0;                      // stacks that it was in; recursion counts once
+    uint64_t active = 0;                     // of `self`: the thread was not asleep
+    uint64_t gil = 0;                        // of `self`: the thread held the interpreter lock
+    std::map<std::string, uint64_t> threads; // `total` by the thread's name
+};
+
+// A thread at the moment of a sample.
+struct Sampled {
+    pid_t pid = 0;
+    pid_t tid = 0;
+    bool active = false; // on a CPU or waiting for one
+    bool holds_gil = false;
+    bool knows_qualified_names = true; // of its Python: false for 3.10
+    uint64_t times = 1;                // periods that it stands for
+};
+
+// Sums up the samples of any number of processes. A count is a period of one thread's time.
+class Profile {
+  public:
+    struct Key {
+        std::string name;
+        std::string file;
+        int first_line = 0;
+        bool is_qualified = true; // false: CPython 3.10 knows the bare name only
+        auto operator<=>(const Key&) const = default;
+    };
+    struct NativeKey {
+        std::string path;
+        std::string name;
+        uint64_t entry_offset = 0; // in the file
+        auto operator<=>(const NativeKey&) const = default;
+    };
+
+    // `frames`: innermost first; without any the thread counts for nothing.
+    void add(const Sampled& thread, const std::vector<WholeFrame>& frames);
+    // Adds the last sample of a reader of this process: Python frames only.
+    void add(pid_t pid, const StackReader& reader);
+    void add_failed(uint64_t times) { failed_ += times; }
+    void add_unmerged(uint64_t times) { unmerged_ += times; }
+
+    uint64_t stacks() const { return stacks_; } // with frames in them
+    uint64_t active_stacks() const { return active_stacks_; }
+    uint64_t python_stacks() const { return python_stacks_; }
+    uint64_t native_stacks() const { return native_stacks_; }
+    uint64_t failed() const { return failed_; }
+    // Stacks of which only one world, or not all of the native callers, could be told.
+    uint64_t unmerged() const { return unmerged_; }
+    const std::map<Key, FunctionUse>& functions() const { return functions_; }
+    // Those that the symbol tables name.
+    const std::map<NativeKey, FunctionUse>& native_functions() const { return native_functions_; }
+    // The same, innermost in most stacks first: of threads that were active, then of all.
+    std::vector<const NativeKey*> busiest_native() const;
+    // Stacks as flame graph tools take them, outermost first, with their counts:
+    // "python3 (12);main (app.py:3);render (views.py:40);sqlite3_step (libsqlite3.so.0)".
+    const std::map<std::string, uint64_t>& collapsed() const { return collapsed_; }
+
+  private:
+    const std::string& thread_name(pid_t pid, pid_t tid);
+
+    uint64_t stacks_ = 0;
+    uint64_t active_stacks_ = 0;
+    uint64_t python_stacks_ = 0;
+    uint64_t native_stacks_ = 0;
+    uint64_t failed_ = 0;
+    uint64_t unmerged_ = 0;
+    std::map<Key, FunctionUse> functions_;
+    std::map<NativeKey, FunctionUse> native_functions_;
+    std::map<std::string, uint64_t> collapsed_;
+    std::map<std::pair<pid_t, pid_t>, std::string> thread_names_;
+};
+
+} // namespace speedbump::stacks
