@@ -40,9 +40,72 @@
 #define SB_COOKIE(kind, set, target) \
     (((__u64)(kind) << 32) | ((__u64)((set) & SB_SET_MASK) << SB_COOKIE_SET_SHIFT) | (__u32)(target))
 
+/*
+ * A schedule: which delay the targets of each column have in each slice of time, from `start_ns` on.
+ * Hooks find the slice of a hit from the clock, so nobody wakes up to switch. The loader writes
+ * slices ahead of time, in a ring, and when it stops doing so the schedule runs out: no delay begins
+ * then, and those in flight end where it ends. What happened is counted by slice, in a ring as well.
+ */
+#define SB_RING_SLICES 256u /* a power of two */
+#define SB_MAX_COLUMNS 1024u
+#define SB_NO_SLICE (~0ULL)
+/* In sb_target.delay_ns: the delay is that of the column in the lower half. */
+#define SB_SCHEDULED (1ULL << 63)
+
+struct sb_schedule {
+    __u64 start_ns; /* CLOCK_MONOTONIC of the host, and in the future when it is written */
+    __u64 slice_ns;
+    __u64 end_slice; /* the first one that is not there yet; 0: no schedule */
+    __u32 columns;
+    __u32 reserved[9];
+};
+
+/* What happened in one slice, in the targets of one column: of hits that came in it. */
+struct sb_slice_counts {
+    __u64 hits;
+    __u64 delays;
+    __u64 measured_ns;
+    __u64 reserved;
+};
+
+#define SB_READ_ONCE(field) (*(const volatile __u64*)&(field))
+
+/*
+ * The slice that a time lies in, SB_NO_SLICE when there is none. `now` must have been read before:
+ * a schedule that is being replaced has its end taken away, then a start in the future, and then
+ * its slices' length; in the opposite order its fields are read here.
+ */
+static inline __attribute__((always_inline)) __u64 sb_slice_at(const struct sb_schedule* schedule,
+                                                               __u64 now) {
+    __u64 end = SB_READ_ONCE(schedule->end_slice);
+    __u64 length = SB_READ_ONCE(schedule->slice_ns);
+    __u64 start = SB_READ_ONCE(schedule->start_ns);
+    __u64 slice;
+
+    if (!end || !length || now < start) return SB_NO_SLICE;
+    slice = (now - start) / length;
+    return slice < end ? slice : SB_NO_SLICE;
+}
+
+/* Where a column's delay in a slice lies in the ring, and what was counted. */
+static inline __attribute__((always_inline)) __u32 sb_cell(__u64 slice, __u32 column,
+                                                           __u32 columns) {
+    return ((__u32)slice & (SB_RING_SLICES - 1)) * columns + column;
+}
+
+/* A delay that begins now, but no longer than the schedule. */
+static inline __attribute__((always_inline)) __u64 sb_within_schedule(
+    const struct sb_schedule* schedule, __u64 now, __u64 delay) {
+    __u64 end = SB_READ_ONCE(schedule->start_ns) +
+                SB_READ_ONCE(schedule->end_slice) * SB_READ_ONCE(schedule->slice_ns);
+
+    if (end <= now) return 0;
+    return delay < end - now ? delay : end - now;
+}
+
 /* Live configuration of one target: written by the loader at any time, read by every hook. */
 struct sb_target {
-    __u64 delay_ns;
+    __u64 delay_ns;  /* or SB_SCHEDULED with a column */
     __u64 every;     /* 1: each call */
     __u64 start_ns;  /* CLOCK_MONOTONIC; 0: no start */
     __u64 end_ns;    /* CLOCK_MONOTONIC; 0: no end */
@@ -125,16 +188,18 @@ struct sb_task {
  * The table that the loader and every Python interpreter of a session share, in two memfds mapped
  * MAP_SHARED, so that forked children stay in it:
  *
- *   settings: sb_settings, sb_target[target_count] (by line of the targets file). Sealed: the
- * loader alone can write there. counters: sb_counters, sb_turn[target_count], slot_count slots, a
- * slot being sb_slot and then sb_counts[target_count]. Written by the interpreters, so numbers for
- * the loader and nothing else: no address, offset, size or lock may ever be taken from there.
+ *   settings: sb_settings, sb_target[target_count] (by line of the targets file), and where there
+ * are columns sb_schedule and their delays in ns, SB_RING_SLICES times columns. Sealed: the loader
+ * alone can write there. counters: sb_counters, sb_turn[target_count], slot_count slots, a slot being
+ * sb_slot, sb_counts[target_count] and sb_slice_counts for each cell of the schedule. Written by the
+ * interpreters, so numbers for the loader and nothing else: no address, offset, size or lock may
+ * ever be taken from there.
  *
- * Neither can grow or shrink. Where things lie follows from the two counts alone, of which everyone
- * makes a copy of his own once: the functions below.
+ * Neither can grow or shrink. Where things lie follows from the three counts alone, of which
+ * everyone makes a copy of his own once: the functions below.
  */
 #define SB_TABLE_MAGIC 0x62707362u
-#define SB_TABLE_VERSION 2u
+#define SB_TABLE_VERSION 3u
 #define SB_TABLE_MAX_BYTES (1ULL << 31)
 #define SB_TABLE_MAX_SLOTS 4096u
 /* In sb_settings.owner, set by the kernel; it is FUTEX_OWNER_DIED. */
@@ -153,7 +218,8 @@ struct sb_settings {
     __u32 owner;
     __u32 target_count;
     __u32 slot_count;
-    __u32 reserved[9];
+    __u32 columns; /* of the schedule; 0: there is none */
+    __u32 reserved[8];
 };
 
 struct sb_counters {
@@ -180,21 +246,31 @@ struct sb_slot {
 /* A process as it sees itself: its PID, and the number of the PID namespace that this is one of. */
 #define SB_WRITER(namespace, pid) (((__u64)(namespace) << 32) | (__u32)(pid))
 
-static inline __u64 sb_settings_bytes(__u32 targets) {
-    return sizeof(struct sb_settings) + (__u64)targets * sizeof(struct sb_target);
+static inline __u64 sb_schedule_offset(__u32 targets) {
+    return (sizeof(struct sb_settings) + (__u64)targets * sizeof(struct sb_target) + 63) & ~63ULL;
 }
 
-static inline __u64 sb_slot_bytes(__u32 targets) {
+static inline __u64 sb_settings_bytes(__u32 targets, __u32 columns) {
+    return sb_schedule_offset(targets) +
+           (columns ? sizeof(struct sb_schedule) + SB_RING_SLICES * (__u64)columns * 8 : 0);
+}
+
+static inline __u64 sb_slot_slices_offset(__u32 targets) {
     return (sizeof(struct sb_slot) + (__u64)targets * sizeof(struct sb_counts) + 63) & ~63ULL;
 }
 
-static inline __u64 sb_slot_offset(__u32 targets, __u32 slot) {
-    return sizeof(struct sb_counters) + (__u64)targets * sizeof(struct sb_turn) +
-           slot * sb_slot_bytes(targets);
+static inline __u64 sb_slot_bytes(__u32 targets, __u32 columns) {
+    return sb_slot_slices_offset(targets) +
+           SB_RING_SLICES * (__u64)columns * sizeof(struct sb_slice_counts);
 }
 
-static inline __u64 sb_counters_bytes(__u32 targets, __u32 slots) {
-    return sb_slot_offset(targets, slots);
+static inline __u64 sb_slot_offset(__u32 targets, __u32 columns, __u32 slot) {
+    return sizeof(struct sb_counters) + (__u64)targets * sizeof(struct sb_turn) +
+           slot * sb_slot_bytes(targets, columns);
+}
+
+static inline __u64 sb_counters_bytes(__u32 targets, __u32 columns, __u32 slots) {
+    return sb_slot_offset(targets, columns, slots);
 }
 
 /*
@@ -322,6 +398,8 @@ struct sb_thread {
 #define SB_ASSERT(condition, text) _Static_assert(condition, text)
 #endif
 SB_ASSERT(sizeof(struct sb_target) == 48, "sb_target");
+SB_ASSERT(sizeof(struct sb_schedule) == 64, "sb_schedule");
+SB_ASSERT(sizeof(struct sb_slice_counts) == 32, "sb_slice_counts");
 SB_ASSERT(sizeof(struct sb_counts) == 32, "sb_counts");
 SB_ASSERT(sizeof(struct sb_counts_key) == 8, "sb_counts_key");
 SB_ASSERT(sizeof(struct sb_member) == 8, "sb_member");

@@ -6,6 +6,7 @@
 
 #include "abi.h"
 #include "probe_sets.bpf.h"
+#include "schedule.bpf.h"
 #include "tree.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
@@ -43,6 +44,24 @@ struct {
 	__type(key, __u32);
 	__type(value, struct sb_counts);
 } overflow SEC(".maps");
+
+/* The delays of the schedule, in ns, and what happened, a copy for each CPU (sb_cell()). The loader
+ * makes them larger when the session has columns. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} doses SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct sb_slice_counts);
+} slice_counts SEC(".maps");
 
 /* Whether the program that is loaded can sleep; set before loading. */
 const volatile __u32 sb_may_sleep = 0;
@@ -173,9 +192,39 @@ static __always_inline __u64 sb_outside(__u64 kind, __u64 delay)
 	return sb_of_kind(control.outside_ns, kind) + control.late_ns * length / SB_LATE_DELAY_NS;
 }
 
+/*
+ * The counts of the slice that it is now, NULL when there is none. The hit is counted there, and
+ * `delay` is the one that its column has.
+ */
+static __always_inline struct sb_slice_counts *sb_scheduled(__u64 now, __u32 column, __u64 *delay)
+{
+	struct sb_schedule *current = sb_the_schedule();
+	struct sb_slice_counts *counts;
+	__u64 slice, *dose;
+	__u32 cell;
+
+	*delay = 0;
+	if (!current)
+		return NULL;
+	slice = sb_slice_at(current, now);
+	if (slice == SB_NO_SLICE)
+		return NULL;
+	cell = sb_cell_here(slice, column, current->columns);
+	counts = bpf_map_lookup_elem(&slice_counts, &cell);
+	cell = sb_cell(slice, column, current->columns);
+	dose = bpf_map_lookup_elem(&doses, &cell);
+	if (!counts || !dose)
+		return NULL;
+	__sync_fetch_and_add(&counts->hits, 1);
+	if (*dose)
+		*delay = sb_within_schedule(current, now, *dose);
+	return counts;
+}
+
 static __always_inline int sb_hit(void *ctx)
 {
-	__u64 start, delay, outside;
+	struct sb_slice_counts *of_slice = NULL;
+	__u64 start, delay, outside, measured;
 	__u64 cookie = bpf_get_attach_cookie(ctx);
 	__u32 index = (__u32)cookie;
 	__u64 kind = (cookie >> 32) & 0xff;
@@ -206,6 +255,11 @@ static __always_inline int sb_hit(void *ctx)
 		return 0;
 	if (target->end_ns && start >= target->end_ns)
 		return 0;
+	if (sb_columns && (delay & SB_SCHEDULED)) {
+		of_slice = sb_scheduled(start, (__u32)delay, &delay);
+		if (!delay)
+			return 0;
+	}
 	if (target->every > 1) {
 		__u64 *calls = bpf_map_lookup_elem(&sequence, &index);
 
@@ -217,6 +271,8 @@ static __always_inline int sb_hit(void *ctx)
 
 	__sync_fetch_and_add(&mine->delays, 1);
 	__sync_fetch_and_add(&mine->requested_ns, delay);
+	if (sb_columns && of_slice)
+		__sync_fetch_and_add(&of_slice->delays, 1);
 	outside = sb_outside(kind, delay);
 	if (delay > outside) {
 		struct sb_spin spin = {
@@ -227,10 +283,13 @@ static __always_inline int sb_hit(void *ctx)
 		};
 
 		bpf_loop(1 << 11, sb_spin_stretch, &spin, 0);
-		__sync_fetch_and_add(&mine->measured_ns, spin.now - start + outside);
+		measured = spin.now - start + outside;
 	} else {
-		__sync_fetch_and_add(&mine->measured_ns, sb_of_kind(control.floor_ns, kind));
+		measured = sb_of_kind(control.floor_ns, kind);
 	}
+	__sync_fetch_and_add(&mine->measured_ns, measured);
+	if (sb_columns && of_slice)
+		__sync_fetch_and_add(&of_slice->measured_ns, measured);
 	return 0;
 }
 

@@ -8,6 +8,7 @@
 #include "members.bpf.h"
 #include "probe_sets.bpf.h"
 #include "progress.h"
+#include "schedule.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -17,6 +18,18 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } units SEC(".maps");
+
+/* The same by slice of the session's schedule, a copy for each CPU (sb_cell(); its columns are the
+ * points). The loader makes it larger. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} slice_units SEC(".maps");
+
+const volatile __u32 sb_points = 0; /* set before loading */
 
 /* How long calls took: SB_LATENCY_BUCKETS for each progress point, see sb_latency_bucket(). */
 struct {
@@ -67,6 +80,7 @@ static __always_inline int sb_count(__u32 index)
 	count = bpf_map_lookup_elem(&units, &index);
 	if (count)
 		__sync_fetch_and_add(count, 1);
+	sb_count_in_slice(&slice_units, index, sb_points);
 	return 0;
 }
 

@@ -6,6 +6,7 @@
 
 #include "abi.h"
 #include "members.bpf.h"
+#include "schedule.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -18,13 +19,24 @@ struct {
 	__type(value, __u64);
 } units SEC(".maps");
 
+/* As in bpf/progress.bpf.c, of one point. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} slice_units SEC(".maps");
+
 static __always_inline int sb_count(void)
 {
 	__u32 tgid = bpf_get_current_pid_tgid() >> 32, zero = 0;
 	__u64 *count = bpf_map_lookup_elem(&units, &zero);
 
-	if (count && bpf_map_lookup_elem(&tree, &tgid))
-		__sync_fetch_and_add(count, 1);
+	if (!count || !bpf_map_lookup_elem(&tree, &tgid))
+		return 0;
+	__sync_fetch_and_add(count, 1);
+	sb_count_in_slice(&slice_units, 0, 1);
 	return 0;
 }
 

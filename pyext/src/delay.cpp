@@ -73,6 +73,39 @@ bool may_go_on(const sb_target& target) {
            g_live.running.load(std::memory_order_relaxed) != 0 && is_armed(*g_live.settings);
 }
 
+// A hit of a target whose delay is its column's, at a time of the table's clock: counted in the
+// slice that it lies in, null when there is none. `delay` becomes the slice's.
+sb_slice_counts* scheduled_hit(sb_slot* slot, bool shared, uint64_t here, uint64_t& delay) {
+    const auto column = static_cast<uint32_t>(delay);
+    delay = 0;
+    const sb_schedule* const schedule = g_live.schedule;
+    if (schedule == nullptr || column >= g_live.columns) return nullptr;
+    const uint64_t slice = sb_slice_at(schedule, here);
+    if (slice == SB_NO_SLICE) return nullptr;
+    const uint32_t cell = sb_cell(slice, column, g_live.columns);
+    const uint64_t dose = load(reinterpret_cast<const __u64*>(schedule + 1)[cell]);
+    if (dose != 0) delay = sb_within_schedule(schedule, here, dose);
+    sb_slice_counts* const counts =
+        reinterpret_cast<sb_slice_counts*>(reinterpret_cast<char*>(slot) + g_live.slices_offset) +
+        cell;
+    add(counts->hits, 1, shared);
+    return counts;
+}
+
+// Spins until the delay is over, or has to end: what the call was delayed by. `is_live`: a change
+// of the target's delay is one of the delay in flight, too.
+uint64_t spin(const sb_target& target, uint64_t begin, uint64_t& delay, bool is_live) {
+    const uint64_t overhead = g_live.overhead_ns;
+    uint64_t now = begin;
+    while (now - begin + overhead < delay && may_go_on(target)) {
+        now = now_ns();
+        if (!is_live) continue;
+        const uint64_t set = load(target.delay_ns);
+        delay = (set & SB_SCHEDULED) != 0 ? 0 : set;
+    }
+    return now - begin + overhead;
+}
+
 } // namespace
 
 bool on_match(Interpreter& interpreter, uint32_t index) noexcept {
@@ -105,16 +138,19 @@ bool on_match(Interpreter& interpreter, uint32_t index) noexcept {
     const uint64_t here = begin - static_cast<uint64_t>(g_live.place.clock_offset_ns);
     if (here < window_start || (window_end != 0 && here >= window_end)) return true;
 
-    const uint64_t overhead = g_live.overhead_ns;
-    uint64_t now = begin;
-    // The delay is read again each time round: `set` changes one in flight too.
-    while (now - begin + overhead < delay && may_go_on(target)) {
-        now = now_ns();
-        delay = load(target.delay_ns);
+    sb_slice_counts* of_slice = nullptr;
+    if ((delay & SB_SCHEDULED) != 0) {
+        of_slice = scheduled_hit(slot, shared, here, delay);
+        if (delay == 0) return true;
     }
+    const uint64_t measured = spin(target, begin, delay, of_slice == nullptr);
     add(counts.delays, 1, shared);
     add(counts.requested_ns, delay, shared);
-    add(counts.measured_ns, now - begin + overhead, shared);
+    add(counts.measured_ns, measured, shared);
+    if (of_slice != nullptr) {
+        add(of_slice->delays, 1, shared);
+        add(of_slice->measured_ns, measured, shared);
+    }
     return true;
 }
 

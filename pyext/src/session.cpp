@@ -149,6 +149,9 @@ Result<void> begin_session(SessionSpec spec) {
     g_live.targets = table.targets();
     g_live.counters = table.counters();
     g_live.turns = table.turns();
+    g_live.schedule = table.schedule();
+    g_live.columns = table.columns();
+    g_live.slices_offset = sb_slot_slices_offset(table.target_count());
     g_live.shared_slot = table.slot(0);
     g_live.roots = session->spec.roots;
     g_live.place = session->spec.place;

@@ -113,6 +113,9 @@ struct Live {
     const sb_target* targets = nullptr;
     sb_counters* counters = nullptr;
     sb_turn* turns = nullptr;
+    const sb_schedule* schedule = nullptr; // null: none
+    uint32_t columns = 0;
+    uint64_t slices_offset = 0;     // of the counts by slice in a slot
     sb_slot* shared_slot = nullptr; // of those who found none; written with atomics
     uint64_t overhead_ns = 0;       // a delayed call costs this beyond its spin
     uint64_t roots = 0;

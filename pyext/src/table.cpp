@@ -37,6 +37,7 @@ Table& Table::operator=(Table&& other) noexcept {
         counters_ = std::exchange(other.counters_, {});
         target_count_ = other.target_count_;
         slot_count_ = other.slot_count_;
+        columns_ = other.columns_;
     }
     return *this;
 }
@@ -55,17 +56,18 @@ void Table::unmap() {
 Result<void> Table::map_parts(int flags, int settings_fd, int counters_fd,
                               int settings_protection) {
     if (target_count_ > SB_MAX_TARGETS || slot_count_ == 0 || slot_count_ > SB_TABLE_MAX_SLOTS ||
-        sb_counters_bytes(target_count_, slot_count_) > SB_TABLE_MAX_BYTES) {
+        columns_ > SB_MAX_COLUMNS ||
+        sb_counters_bytes(target_count_, columns_, slot_count_) > SB_TABLE_MAX_BYTES) {
         return make_error(ErrorKind::kInvalid, "too many targets for one table");
     }
     const auto map = [flags](size_t bytes, int protection, int fd) -> Mapping {
         void* memory = ::mmap(nullptr, bytes, protection, flags, fd, 0);
         return memory == MAP_FAILED ? Mapping{} : Mapping{memory, bytes};
     };
-    settings_ = map(sb_settings_bytes(target_count_), settings_protection, settings_fd);
+    settings_ = map(sb_settings_bytes(target_count_, columns_), settings_protection, settings_fd);
     if (settings_.memory == nullptr) return errno_error("mmap of the table's settings", errno);
-    counters_ =
-        map(sb_counters_bytes(target_count_, slot_count_), PROT_READ | PROT_WRITE, counters_fd);
+    counters_ = map(sb_counters_bytes(target_count_, columns_, slot_count_), PROT_READ | PROT_WRITE,
+                    counters_fd);
     if (counters_.memory == nullptr) return errno_error("mmap of the table's counters", errno);
     return {};
 }
@@ -94,6 +96,7 @@ Result<Table> Table::map(int settings_fd, int counters_fd) {
     Table table;
     table.target_count_ = settings.target_count;
     table.slot_count_ = settings.slot_count;
+    table.columns_ = settings.columns;
     auto mapped = table.map_parts(MAP_SHARED, settings_fd, counters_fd, PROT_READ);
     if (!mapped) return mapped.error();
     if (!is_sealed(settings_fd, F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE, table.settings_.bytes) ||
@@ -104,7 +107,13 @@ Result<Table> Table::map(int settings_fd, int counters_fd) {
 
 sb_slot* Table::slot(uint32_t index) const {
     return reinterpret_cast<sb_slot*>(static_cast<std::byte*>(counters_.memory) +
-                                      sb_slot_offset(target_count_, index));
+                                      sb_slot_offset(target_count_, columns_, index));
+}
+
+const sb_schedule* Table::schedule() const {
+    if (columns_ == 0) return nullptr;
+    return reinterpret_cast<const sb_schedule*>(static_cast<const std::byte*>(settings_.memory) +
+                                                sb_schedule_offset(target_count_));
 }
 
 sb_slot* Table::claim(uint64_t writer) const {

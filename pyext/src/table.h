@@ -33,6 +33,9 @@ class Table {
     sb_target* own_targets() const { return const_cast<sb_target*>(targets()); }
     sb_counters* counters() const { return static_cast<sb_counters*>(counters_.memory); }
     sb_turn* turns() const { return reinterpret_cast<sb_turn*>(counters() + 1); }
+    // nullptr when there are no columns; their delays lie behind it.
+    const sb_schedule* schedule() const;
+    uint32_t columns() const { return columns_; }
     uint32_t target_count() const { return target_count_; }
     uint32_t slot_count() const { return slot_count_; }
     sb_slot* slot(uint32_t index) const;
@@ -55,6 +58,7 @@ class Table {
     Mapping counters_;
     uint32_t target_count_ = 0;
     uint32_t slot_count_ = 0;
+    uint32_t columns_ = 0;
 };
 
 // Whether the session is over for good: closed, or its owner died.

@@ -98,11 +98,12 @@ class Target {
     FILE* from_ = nullptr;
 };
 
-std::unique_ptr<session::Session> attach(pid_t pid, const std::string& text) {
+std::unique_ptr<session::Session> attach(pid_t pid, const std::string& text, uint32_t columns = 0) {
     auto parsed = targets::parse_targets(text, "bench");
     if (!parsed.errors.empty()) fail(targets::format_diagnostics("bench", parsed.errors));
     session::SessionOptions options;
     options.pids = {pid};
+    options.columns = columns;
     auto attached = session::Session::attach(options, parsed.file, [](const std::string&) {});
     if (!attached) fail(attached.error().message);
     (*attached)->arm();
@@ -112,6 +113,14 @@ std::unique_ptr<session::Session> attach(pid_t pid, const std::string& text) {
 // Lets the session settle: the change to wide probes, events of the start.
 void settle(session::Session& session) {
     if (auto ran = session.run_for(300ms); !ran) fail(ran.error().message);
+}
+
+// All targets are of one column, which has no delay in the one slice that there is.
+void begin_schedule(session::Session& session) {
+    for (uint32_t target = 0; target < session.snapshot().targets.size(); ++target)
+        if (!session.set_column(target, 0)) fail("no column");
+    session.schedule()->begin(monotonic_ns() + 1'000'000, 1h);
+    session.schedule()->add(std::vector<session::nanoseconds>{0ns});
 }
 
 // bpftrace with one counting probe on a process, until destruction.
@@ -151,13 +160,13 @@ class Bpftrace {
 void cost_per_hit(const std::string& path) {
     struct Row {
         std::string name;
-        Sample plain, ours, theirs;
+        Sample plain, ours, scheduled, theirs;
     };
-    std::vector<Row> rows{{"nop5", {}, {}, {}},
-                          {"push", {}, {}, {}},
-                          {"endbr64", {}, {}, {}},
-                          {"mov", {}, {}, {}},
-                          {"leaf", {}, {}, {}}};
+    std::vector<Row> rows{{"nop5", {}, {}, {}, {}},
+                          {"push", {}, {}, {}, {}},
+                          {"endbr64", {}, {}, {}, {}},
+                          {"mov", {}, {}, {}, {}},
+                          {"leaf", {}, {}, {}, {}}};
     Target target(path);
     std::string ours, theirs;
     for (const Row& row : rows) {
@@ -177,6 +186,12 @@ void cost_per_hit(const std::string& path) {
         settle(*session);
         measure(&Row::ours, 10000);
     };
+    const auto measure_scheduled = [&] {
+        auto session = attach(target.pid(), ours, 1);
+        begin_schedule(*session);
+        settle(*session);
+        measure(&Row::scheduled, 10000);
+    };
     const auto measure_theirs = [&] {
         const Bpftrace other(theirs, target.pid());
         measure(&Row::theirs, 10000);
@@ -184,15 +199,17 @@ void cost_per_hit(const std::string& path) {
     for (int round = 0; round < 20; ++round) {
         measure(&Row::plain, 200000);
         if (round % 2 == 0) measure_ours();
+        measure_scheduled();
         measure_theirs();
         if (round % 2 == 1) measure_ours();
     }
     fmt::print("\nCost of a call with a probe of delay 0, ns\n");
-    fmt::print("{:10} {:>16} {:>20} {:>22} {:>8}\n", "function", "plain", "speedbump",
-               "bpftrace count()", "ratio");
+    fmt::print("{:10} {:>16} {:>20} {:>20} {:>22} {:>8}\n", "function", "plain", "speedbump",
+               "with a schedule", "bpftrace count()", "ratio");
     for (const Row& row : rows)
-        fmt::print("{:10} {:>16} {:>20} {:>22} {:>8.2f}\n", row.name, row.plain.text(),
-                   row.ours.text(), row.theirs.text(), row.ours.low() / row.theirs.low());
+        fmt::print("{:10} {:>16} {:>20} {:>20} {:>22} {:>8.2f}\n", row.name, row.plain.text(),
+                   row.ours.text(), row.scheduled.text(), row.theirs.text(),
+                   row.ours.low() / row.theirs.low());
     fmt::print(
         "single-stepped entry (mov) against an emulated one (push): {:.2f} times here, "
         "{:.2f} times with bpftrace\n",

@@ -30,7 +30,8 @@ void require(bool condition, const char* what) {
 // The counters as a target has them mapped.
 class Target {
   public:
-    Target(const PythonTable& table, uint32_t lines, uint64_t seed) : random_(seed), lines_(lines) {
+    Target(const PythonTable& table, uint32_t lines, uint32_t columns, uint64_t seed)
+        : random_(seed), lines_(lines), columns_(columns) {
         bytes_ = static_cast<size_t>(::lseek(table.counters_fd(), 0, SEEK_END));
         void* memory =
             ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, table.counters_fd(), 0);
@@ -65,8 +66,9 @@ class Target {
                                                 SB_WRITER(~0u, 1u << 31),
                                                 random_.next(),
                                                 random_.next() >> 40};
-        const size_t first = sb_slot_offset(lines_, 0) / 8;
-        const size_t some = std::min<size_t>(bytes_ / 8, first + 4 * sb_slot_bytes(lines_) / 8);
+        const size_t first = sb_slot_offset(lines_, columns_, 0) / 8;
+        const size_t some =
+            std::min<size_t>(bytes_ / 8, first + 4 * sb_slot_bytes(lines_, columns_) / 8);
         const size_t at = random_.below(random_.below(4) == 0 ? bytes_ / 8 : some);
         __atomic_store_n(&words_[at], values[random_.below(values.size())], __ATOMIC_RELAXED);
         ++written_;
@@ -74,6 +76,7 @@ class Target {
 
     fuzz::Random random_;
     uint32_t lines_;
+    uint32_t columns_;
     size_t bytes_ = 0;
     uint64_t* words_ = nullptr;
     std::atomic<bool> is_over_{false};
@@ -95,20 +98,29 @@ void check(const PythonTable& table, uint32_t lines) {
     table.lost_counts();
 }
 
+void check_slices(PythonTable& table, uint32_t columns, fuzz::Random& random) {
+    if (columns == 0) return;
+    std::vector<engine::SliceCounts> sums(columns);
+    for (int slice = 0; slice < 100; ++slice) table.schedule()->take(random.next(), sums);
+    for (const engine::SliceCounts& one : sums) require(one.measured.count() >= 0, "times");
+}
+
 // Gives how many words were written.
 uint64_t run(uint64_t seed, uint64_t& reads) {
     constexpr unsigned kMaxSeconds = 60; // a hang; sanitizers on a busy machine are slow
     ::alarm(kMaxSeconds);
     fuzz::Random random(seed);
     const auto lines = static_cast<uint32_t>(1 + random.below(40));
-    auto table = PythonTable::create(lines);
+    const auto columns = static_cast<uint32_t>(random.below(4));
+    auto table = PythonTable::create(lines, columns);
     require(table.has_value(), "a table");
-    const Target target(**table, lines, random.next());
+    const Target target(**table, lines, columns, random.next());
     (*table)->arm(true);
     const uint64_t until = reads + 20;
     for (; reads < until; ++reads) {
         (*table)->configure(static_cast<uint32_t>(random.below(lines)), {}, random.next());
         check(**table, lines);
+        check_slices(**table, columns, random);
     }
     table->reset(); // the target goes on writing meanwhile
     return target.written();

@@ -6,6 +6,9 @@
 //   cost NAME N               N calls: the time of each in ns, and the CPU time of each in ns
 //   first NAME NS MS          calls every 0.2 ms until one takes NS or more: the time until that
 //                             one began in ns; "never" after MS
+//   repeat NAME               calls for ever in a thread: "repeats"
+//   log NAME PATH             calls for ever in a thread that may make no system call any more, and
+//                             writes to this file when each began and ended (call_log.h): "begun"
 //   threads T NAME N          N calls in each of T threads: "NS"
 //   load PATH                 dlopen: "loaded"
 //   child SOCKET              forks a puppet that takes its commands from this Unix socket: "PID"
@@ -15,8 +18,12 @@
 //   exec PATH                 another program in this one's place
 //   pid, exit STATUS, signal NUMBER
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -33,6 +40,7 @@
 #include <thread>
 #include <vector>
 
+#include "call_log.h"
 #include "work.h"
 
 namespace {
@@ -158,6 +166,34 @@ void births(long count, Function function) {
     answer(text);
 }
 
+// From now on each system call of this thread kills the process. (Strict mode would take the time
+// stamp counter away as well.)
+void forbid_system_calls() {
+    sock_filter kill[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)};
+    const sock_fprog filter = {1, kill};
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) fail("seccomp");
+}
+
+[[noreturn]] void log_calls(Function function, CallLog& log) {
+    forbid_system_calls();
+    for (uint64_t i = 0;; ++i) {
+        const long begin = now_ns();
+        function();
+        log.calls[i % kLoggedCalls] = {begin, now_ns()};
+        __atomic_store_n(&log.count, i + 1, __ATOMIC_RELEASE);
+    }
+}
+
+void begin_log(Function function, const std::string& path) {
+    const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    void* const memory =
+        mmap(nullptr, sizeof(CallLog), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
+    if (memory == MAP_FAILED) fail("map " + path);
+    std::thread([=] { log_calls(function, *static_cast<CallLog*>(memory)); }).detach();
+    answer("begun");
+}
+
 void obey(const std::string& line) {
     std::istringstream words(line);
     std::string command, name, path;
@@ -190,6 +226,13 @@ void obey(const std::string& line) {
             usleep(200);
         }
         answer("never");
+    } else if (command == "repeat" && words >> name) {
+        std::thread([function = find(name)] {
+            for (;;) function();
+        }).detach();
+        answer("repeats");
+    } else if (command == "log" && words >> name >> path) {
+        begin_log(find(name), path);
     } else if (command == "threads" && words >> threads >> name >> count) {
         const Function function = find(name);
         std::vector<std::thread> running;

@@ -98,7 +98,7 @@ TEST(PythonTable, WritersAreToldApartByNamespace) {
         const uint64_t writer = SB_WRITER(slot == 1 ? 77 : 88, 5);
         const sb_counts counts{
             .hits = 10 * slot, .delays = slot, .requested_ns = 0, .measured_ns = 0};
-        const auto at = static_cast<off_t>(sb_slot_offset(kLines, slot));
+        const auto at = static_cast<off_t>(sb_slot_offset(kLines, 0, slot));
         ASSERT_EQ(pwrite((*table)->counters_fd(), &writer, sizeof writer, at),
                   static_cast<ssize_t>(sizeof writer));
         ASSERT_EQ(pwrite((*table)->counters_fd(), &counts, sizeof counts,
@@ -161,9 +161,9 @@ TEST(PythonSide, ASecondOneOfAThreadIsAnError) {
     const auto parsed = targets::parse_targets("app:f delay=1us\n", "x");
     ASSERT_TRUE(parsed.errors.empty());
     const auto none = [](const std::string&) {};
-    const auto first = PythonSide::create(parsed.file, none);
+    const auto first = PythonSide::create(parsed.file, 0, none);
     ASSERT_TRUE(first) << first.error().message;
-    const auto second = PythonSide::create(parsed.file, none); // what it had begun goes again
+    const auto second = PythonSide::create(parsed.file, 0, none); // what it had begun goes again
     ASSERT_FALSE(second);
     EXPECT_EQ(second.error().kind, ErrorKind::kInvalid);
 }

@@ -108,6 +108,18 @@ class FakeSettings {
     };
     std::map<uint32_t, Told> told; // by target
     bool armed = false;
+
+    // A schedule whose memory is here.
+    void make_schedule(uint32_t columns) {
+        doses.resize(SB_RING_SLICES * columns);
+        by_slice.resize(SB_RING_SLICES * columns);
+        made = std::make_unique<Schedule>(shared, doses.data(), columns, 1,
+                                          [this](size_t) { return by_slice.data(); });
+    }
+    sb_schedule shared{};
+    std::vector<__u64> doses;
+    std::vector<sb_slice_counts> by_slice;
+    std::unique_ptr<Schedule> made;
 };
 
 class FakeProbes : public ProbeEngine, public FakeSettings {
@@ -124,6 +136,7 @@ class FakeProbes : public ProbeEngine, public FakeSettings {
     std::vector<std::string> steps; // what was told of sets, and each attach, in order
 
     Capabilities capabilities() const override { return able; }
+    Schedule* schedule() override { return made.get(); }
     Result<Floors> calibrate() override {
         if (auto error = faults_.of("calibrate")) return *error;
         return Floors{};
@@ -217,7 +230,10 @@ class FakeHooks : public HookEngine, public FakeSettings {
   public:
     explicit FakeHooks(Faults& faults) : faults_(faults) {}
 
-    Capabilities capabilities() const override { return {.name = "hooks", .title = "hooks"}; }
+    Capabilities capabilities() const override {
+        return {.name = "hooks", .title = "hooks", .schedule = made != nullptr};
+    }
+    Schedule* schedule() override { return made.get(); }
     nanoseconds floor(elf::SiteKind) const override { return nanoseconds(50); }
     Result<void> configure(uint32_t target, const TargetSettings& settings, uint64_t armed_at_ns,
                            const engine::ProbeSets& sets) override {

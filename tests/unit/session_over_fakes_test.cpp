@@ -50,10 +50,12 @@ class SessionOverFakes : public testing::Test {
         tree_->exists(child_.pid(), getpid());
         probes_ = std::make_shared<engine::FakeProbes>(faults_);
         probes_->able = able_;
+        if (columns_ > 0) probes_->make_schedule(columns_);
         auto mappings = std::make_unique<engine::FakeMappings>();
         mappings_ = mappings.get();
         auto hooks = std::make_unique<engine::FakeHooks>(faults_);
         hooks_ = hooks.get();
+        if (columns_ > 0) hooks_->make_schedule(columns_);
         for (size_t line = 0; line < parsed.file.lines.size(); ++line)
             if (parsed.file.lines[line].runtime == targets::Runtime::kPython)
                 hooks->own_lines.push_back(line);
@@ -63,6 +65,7 @@ class SessionOverFakes : public testing::Test {
         if (!hooks->own_lines.empty()) engines.hooks = std::move(hooks);
         SessionOptions options;
         options.pids = {child_.pid()};
+        options.columns = columns_;
         return Session::over(std::move(engines), options, parsed.file,
                              [this](const std::string& text_) { warnings_.push_back(text_); });
     }
@@ -92,6 +95,7 @@ class SessionOverFakes : public testing::Test {
 
     engine::Faults faults_;
     engine::Capabilities able_{.name = "fake", .title = "the fake", .narrow = true};
+    uint32_t columns_ = 0; // of the schedule
     std::shared_ptr<engine::FakeTree> tree_;
     std::shared_ptr<engine::FakeProbes> probes_;
     engine::FakeMappings* mappings_ = nullptr; // the session's
@@ -173,6 +177,49 @@ TEST_F(SessionOverFakes, WhatTheEngineCannotDoIsRefusedByName) {
     ASSERT_FALSE(set);
     EXPECT_EQ(set.error().kind, ErrorKind::kUsage);
     EXPECT_EQ(set.error().message, "the fake delays each call: no every=");
+}
+
+TEST_F(SessionOverFakes, AScheduleIsTheSameInAllEngines) {
+    columns_ = 2;
+    able_.schedule = true;
+    const auto session = attach(kMixed);
+    EXPECT_TRUE(session->set_column(0, 1u));
+    EXPECT_TRUE(session->set_column(1, 1u));
+    EXPECT_EQ(probes_->told.at(0).settings.column, 1u);
+    EXPECT_EQ(hooks_->told.at(1).settings.column, 1u);
+    Schedule& schedule = *session->schedule();
+    schedule.begin(monotonic_ns() + nanoseconds(1h).count(), 1ms);
+    EXPECT_TRUE(schedule.add(std::vector<nanoseconds>{3ns, 5ns}));
+    EXPECT_EQ(schedule.room(), Schedule::kRing - 1);
+    for (const engine::FakeSettings* part : {static_cast<engine::FakeSettings*>(probes_.get()),
+                                             static_cast<engine::FakeSettings*>(hooks_)}) {
+        EXPECT_EQ(part->shared.end_slice, 1u);
+        EXPECT_EQ(part->doses[0], 3u);
+        EXPECT_EQ(part->doses[1], 5u);
+    }
+    probes_->by_slice[1] = {.hits = 4, .delays = 2, .measured_ns = 10, .reserved = 0};
+    hooks_->by_slice[1] = {.hits = 5, .delays = 3, .measured_ns = 15, .reserved = 0};
+    const std::vector<engine::SliceCounts> counts = schedule.take();
+    EXPECT_EQ(counts.at(0).hits, 0u);
+    EXPECT_EQ(counts.at(1).hits, 9u);
+    EXPECT_EQ(counts.at(1).delays, 5u);
+    EXPECT_EQ(counts.at(1).measured, 25ns);
+    EXPECT_EQ(schedule.room(), Schedule::kRing);
+    schedule.begin(monotonic_ns() - 10, 1ns);
+    EXPECT_FALSE(schedule.add(std::vector<nanoseconds>{3ns, 5ns})); // it has begun already
+    schedule.end();
+    EXPECT_EQ(probes_->shared.end_slice, 0u);
+}
+
+TEST_F(SessionOverFakes, AColumnThatTheEngineCannotHaveIsRefused) {
+    columns_ = 1;
+    const auto session = attach(kMixed);
+    EXPECT_FALSE(session->set_column(0, 0u)); // these probes have no schedule
+    EXPECT_TRUE(session->set_column(1, 0u));
+    EXPECT_FALSE(session->set_column(1, 1u));
+    EXPECT_FALSE(probes_->told.at(0).settings.column);
+    EXPECT_TRUE(session->set_column(1, std::nullopt));
+    EXPECT_FALSE(hooks_->told.at(1).settings.column);
 }
 
 TEST_F(SessionOverFakes, WindowsThatCannotBeginAreWarnedOf) {

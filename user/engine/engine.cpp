@@ -24,7 +24,8 @@ void write_target(sb_target& entry, const TargetSettings& settings, uint64_t win
     };
     const auto start = static_cast<uint64_t>(settings.start.count());
     const auto duration = static_cast<uint64_t>(settings.duration.count());
-    store(entry.delay_ns, static_cast<uint64_t>(settings.delay.count()));
+    store(entry.delay_ns, settings.column ? SB_SCHEDULED | *settings.column
+                                          : static_cast<uint64_t>(settings.delay.count()));
     store(entry.every, settings.every);
     store(entry.root_mask, settings.root_mask);
     store(entry.start_ns, window_origin_ns && start ? window_origin_ns + start : 0);

@@ -15,6 +15,7 @@
 
 #include "abi.h"
 #include "elf/placement.h"
+#include "engine/schedule.h"
 #include "util/clock.h"
 #include "util/result.h"
 
@@ -32,6 +33,8 @@ struct TargetSettings {
     nanoseconds duration{0}; // 0: without end
     uint64_t root_mask = ~uint64_t{0};
     bool enabled = true;
+    // The delay is that of this column of the engine's schedule, instead of `delay`.
+    std::optional<uint32_t> column{};
 };
 
 // What happened at one target in one process since the session began.
@@ -111,11 +114,12 @@ using Attached = std::unique_ptr<Attachment>;
 
 // What an engine can do. A session asks this, never which engine it has.
 struct Capabilities {
-    std::string name;    // in reports: "bpf", "kmod"
-    std::string title;   // in messages: "the kernel module"
-    bool narrow = false; // probes can be aimed at one process
-    bool every = true;   // of the calls each Nth can be delayed
-    bool nop5 = true;    // 5-byte nops may be probed; known after calibrate()
+    std::string name;      // in reports: "bpf", "kmod"
+    std::string title;     // in messages: "the kernel module"
+    bool narrow = false;   // probes can be aimed at one process
+    bool every = true;     // of the calls each Nth can be delayed
+    bool nop5 = true;      // 5-byte nops may be probed; known after calibrate()
+    bool schedule = false; // delays by slices of time: schedule()
 };
 
 // What an engine could not take in since it was opened.
@@ -148,6 +152,9 @@ class DelayEngine {
     // Does what is due; never waits. To be called until_next() from now at the latest.
     virtual void handle_events() {}
     virtual Clock::duration until_next() const { return Clock::duration::max(); }
+
+    // nullptr where it was opened without columns, or can have none.
+    virtual Schedule* schedule() { return nullptr; }
 
     // All counts so far, or an error.
     virtual Result<std::vector<Counts>> read_counts() = 0;

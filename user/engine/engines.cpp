@@ -23,6 +23,7 @@ using Warn = std::function<void(const std::string&)>;
 std::string unfit_for_module(const EngineRequest& request, const targets::TargetsFile& file) {
     if (!request.follow_children) return "it delays a process with its children (--no-children)";
     if (request.is_of_cgroup) return "it knows processes, no cgroups (--cgroup)";
+    if (request.columns > 0) return "it has no schedule";
     if (request.every > 1) return "it delays each call (--every)";
     std::set<pid_t> roots(request.pids.begin(), request.pids.end());
     for (const targets::TargetLine& line : file.lines) {
@@ -82,6 +83,9 @@ Result<Engines> open_counting(const Features& features) {
 
 Result<Engines> open_engines(const EngineRequest& request, const targets::TargetsFile& file,
                              const Warn& warn) {
+    if (request.columns > SB_MAX_COLUMNS)
+        return make_error(ErrorKind::kUnsupported, "a schedule has no more than " +
+                                                       std::to_string(SB_MAX_COLUMNS) + " columns");
     Engines engines;
     engines.features = probe_features();
     if (auto rights = require_attach_rights(engines.features); !rights)
@@ -89,7 +93,7 @@ Result<Engines> open_engines(const EngineRequest& request, const targets::Target
     auto module = open_chosen_module(request, file, engines.features, warn);
     if (!module) return std::move(module).error();
     allow_many_descriptors();
-    auto loaded = BpfEngine::load(engines.features);
+    auto loaded = BpfEngine::load(engines.features, request.columns);
     if (!loaded) return std::move(loaded).error();
     const std::shared_ptr<BpfEngine> bpf = std::move(*loaded);
     engines.tree = bpf; // in any case
@@ -109,7 +113,7 @@ Result<Engines> open_engines(const EngineRequest& request, const targets::Target
             "unslowed, and so does each new process for its first milliseconds (speedbump "
             "doctor)");
     }
-    engines.hooks = PythonHooks::create(file, warn);
+    engines.hooks = PythonHooks::create(file, request.columns, warn);
     return engines;
 }
 

@@ -23,6 +23,7 @@ struct EngineRequest {
     bool is_of_cgroup = false;
     uint64_t every = 1; // of lines that set none
     std::vector<pid_t> pids;
+    uint32_t columns = 0; // of a schedule; only engines that can have one are taken
 };
 
 // What a session stands on. Later ones may use earlier ones.

@@ -30,6 +30,11 @@ class Calls : public ProgressPoint {
         return Reading{programs_->sum(programs_->skeleton().maps.units, index_), monotonic_ns()};
     }
 
+    bool begin_slices() override { return programs_->begin_slices(); }
+    std::optional<uint64_t> take_slice(uint64_t slice) override {
+        return programs_->take_slice(slice, index_);
+    }
+
     std::vector<uint64_t> latencies() override {
         std::vector<uint64_t> calls;
         for (uint32_t bucket = 0; timed_ && bucket < SB_LATENCY_BUCKETS; ++bucket)
@@ -122,7 +127,7 @@ Result<std::vector<std::unique_ptr<ProgressPoint>>> open_progress(
                 break;
             default:
                 if (!programs) {
-                    auto loaded = Programs::load(session);
+                    auto loaded = Programs::load(session, static_cast<uint32_t>(specs.size()));
                     if (!loaded) return std::move(loaded).error();
                     programs = std::move(*loaded);
                 }

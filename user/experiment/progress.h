@@ -27,6 +27,12 @@ class ProgressPoint {
   public:
     virtual ~ProgressPoint() = default;
     virtual Result<Reading> read() = 0;
+    // The session's schedule begins anew: slices are those of this one. False for a point that
+    // can't be told by slice, where read() is all there is.
+    virtual bool begin_slices() { return false; }
+    // Units in the next slice, which is over; each is asked for once, in their order. nullopt where
+    // begin_slices() is false.
+    virtual std::optional<uint64_t> take_slice(uint64_t /*slice*/) { return std::nullopt; }
     // kLatency: calls so far by how long they took (latency_of_bucket()); else none.
     virtual std::vector<uint64_t> latencies() { return {}; }
     // kLatency: calls so far that could not be timed.

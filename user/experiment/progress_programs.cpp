@@ -19,7 +19,25 @@ struct Call {
 
 } // namespace
 
-Result<std::shared_ptr<Programs>> Programs::load(session::Session& session) {
+SliceCounter::SliceCounter(engine::MapMemory memory, uint32_t points)
+    : memory_(std::move(memory)),
+      units_(memory_.as<const __u64>(), static_cast<size_t>(libbpf_num_possible_cpus()), points) {}
+
+int SliceCounter::prepare(session::Session& session, bpf_map* schedule, bpf_map* counts,
+                          uint32_t points) {
+    if (session.schedule() == nullptr) return 0; // one of their own, that never begins
+    const auto cpus = static_cast<uint32_t>(libbpf_num_possible_cpus());
+    const int error = bpf_map__set_max_entries(counts, cpus * SB_RING_SLICES * points);
+    return error != 0 ? error : bpf_map__reuse_fd(schedule, session.schedule_map());
+}
+
+Result<SliceCounter> SliceCounter::open(const bpf_map* counts, uint32_t points) {
+    auto memory = engine::MapMemory::of(counts, PROT_READ, "map the units of progress");
+    if (!memory) return std::move(memory).error();
+    return SliceCounter(std::move(*memory), points);
+}
+
+Result<std::shared_ptr<Programs>> Programs::load(session::Session& session, uint32_t points) {
     auto programs = std::make_shared<Programs>(session);
     programs->skeleton_.reset(progress_bpf__open());
     if (!programs->skeleton_) return errno_error("open the counting programs", errno);
@@ -29,9 +47,19 @@ Result<std::shared_ptr<Programs>> Programs::load(session::Session& session) {
         features.uprobe_multi ? skeleton->progs.sb_at_site_multi : skeleton->progs.sb_at_site_perf,
         true);
     if (features.few_tallies) bpf_map__set_max_entries(skeleton->maps.calls, kFewCalls);
+    skeleton->rodata->sb_points = points;
+    if (session.schedule() != nullptr) skeleton->rodata->sb_columns = session.schedule()->columns();
     int error = bpf_map__reuse_fd(skeleton->maps.tree, session.tree_map());
+    if (error == 0)
+        error = SliceCounter::prepare(session, skeleton->maps.schedule, skeleton->maps.slice_units,
+                                      points);
     if (error == 0) error = progress_bpf__load(skeleton);
     if (error != 0) return errno_error("load the counting programs", -error);
+    if (session.schedule() != nullptr) {
+        auto by_slice = SliceCounter::open(skeleton->maps.slice_units, points);
+        if (!by_slice) return std::move(by_slice).error();
+        programs->by_slice_.emplace(std::move(*by_slice));
+    }
     return programs;
 }
 
@@ -59,6 +87,17 @@ uint64_t Programs::sum(bpf_map* map, uint32_t key) const {
     uint64_t total = 0;
     for (const uint64_t value : values) total += value;
     return total;
+}
+
+// Points share the counts: what is begun for one is begun for all, before any of it is taken.
+bool Programs::begin_slices() {
+    if (by_slice_) by_slice_->begin();
+    return by_slice_.has_value();
+}
+
+std::optional<uint64_t> Programs::take_slice(uint64_t slice, uint32_t point) {
+    if (!by_slice_) return std::nullopt;
+    return by_slice_->take(slice, point);
 }
 
 uint64_t Programs::lost_calls() {

@@ -3,22 +3,45 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "../bpf/progress.h"
 #include "engine/features.h"
 #include "engine/libbpf.h"
+#include "engine/map_memory.h"
+#include "engine/schedule.h"
 #include "progress.skel.h"
 #include "session/session.h"
 #include "util/result.h"
 
 namespace speedbump::experiment {
 
+// The units by slice that programs count: their map of that (slice_units), for a schedule that is
+// the session's.
+class SliceCounter {
+  public:
+    // Before the programs are loaded: gives them the session's schedule, and room. An errno value.
+    static int prepare(session::Session& session, bpf_map* schedule, bpf_map* counts,
+                       uint32_t points);
+    // Of loaded programs.
+    static Result<SliceCounter> open(const bpf_map* counts, uint32_t points);
+
+    void begin() { units_.begin(); }
+    uint64_t take(uint64_t slice, uint32_t point) { return units_.take(slice, point); }
+
+  private:
+    SliceCounter(engine::MapMemory memory, uint32_t points);
+
+    engine::MapMemory memory_;
+    engine::SliceUnits units_;
+};
+
 // The programs of bpf/progress.bpf.c, shared by all points of an experiment. Not thread-safe.
 class Programs {
   public:
-    static Result<std::shared_ptr<Programs>> load(session::Session& session);
+    static Result<std::shared_ptr<Programs>> load(session::Session& session, uint32_t points);
 
     progress_bpf& skeleton() { return *skeleton_; }
     session::Session& session() { return session_; }
@@ -31,6 +54,9 @@ class Programs {
 
     // A per-CPU counter, or all of them from there on, summed up.
     uint64_t sum(bpf_map* map, uint32_t key) const;
+    // Units of a point in a slice of the session's schedule; nullopt when it has none.
+    bool begin_slices();
+    std::optional<uint64_t> take_slice(uint64_t slice, uint32_t point);
     // Calls that could not be timed. When the table of calls is full, as by calls that an exception
     // ended, the older half of it is dropped here.
     uint64_t lost_calls();
@@ -44,6 +70,7 @@ class Programs {
     session::Session& session_;
     const engine::Features& features_; // the session's
     engine::BpfSkeleton<progress_bpf> skeleton_;
+    std::optional<SliceCounter> by_slice_; // after the programs
     uint32_t sites_ = 0;
     uint64_t lost_before_ = 0;
 };

@@ -8,6 +8,7 @@
 #include "engine/features.h"
 #include "engine/libbpf.h"
 #include "engine/quiet_libbpf.h"
+#include "experiment/progress_programs.h"
 #include "syscall.skel.h"
 #include "util/clock.h"
 
@@ -30,7 +31,7 @@ std::string function_of(const std::string& name) {
 class SystemCall : public ProgressPoint {
   public:
     // By the kernel's function, or, when `function` is empty, by each system call's tracepoint.
-    Result<void> attach(int number, const std::string& function, const session::Session& session) {
+    Result<void> attach(int number, const std::string& function, session::Session& session) {
         const engine::QuietLibbpf quiet;
         skeleton_.reset(syscall_bpf__open());
         if (!skeleton_) return errno_error("open the counting program", errno);
@@ -38,11 +39,21 @@ class SystemCall : public ProgressPoint {
             function.empty() ? skeleton_->progs.sb_any_call : skeleton_->progs.sb_call;
         bpf_program__set_autoload(program, true);
         skeleton_->rodata->sb_number = static_cast<uint32_t>(number);
+        if (session.schedule() != nullptr)
+            skeleton_->rodata->sb_columns = session.schedule()->columns();
         int error = 0;
         if (!function.empty()) error = bpf_program__set_attach_target(program, 0, function.c_str());
         if (error == 0) error = bpf_map__reuse_fd(skeleton_->maps.tree, session.tree_map());
+        if (error == 0)
+            error = SliceCounter::prepare(session, skeleton_->maps.schedule,
+                                          skeleton_->maps.slice_units, 1);
         if (error == 0) error = syscall_bpf__load(skeleton_.get());
         if (error != 0) return errno_error("load the counting program", -error);
+        if (session.schedule() != nullptr) {
+            auto by_slice = SliceCounter::open(skeleton_->maps.slice_units, 1);
+            if (!by_slice) return std::move(by_slice).error();
+            by_slice_.emplace(std::move(*by_slice));
+        }
         link_.reset(bpf_program__attach(program));
         if (!link_) return errno_error("attach the counting program", errno);
         return {};
@@ -58,15 +69,24 @@ class SystemCall : public ProgressPoint {
         return reading;
     }
 
+    bool begin_slices() override {
+        if (by_slice_) by_slice_->begin();
+        return by_slice_.has_value();
+    }
+    std::optional<uint64_t> take_slice(uint64_t slice) override {
+        return by_slice_ ? std::optional(by_slice_->take(slice, 0)) : std::nullopt;
+    }
+
   private:
     engine::BpfSkeleton<syscall_bpf> skeleton_;
+    std::optional<SliceCounter> by_slice_;
     engine::BpfLink link_; // after the program, so that it goes first
 };
 
 } // namespace
 
 Result<std::unique_ptr<ProgressPoint>> open_syscall(
-    const std::string& name, const session::Session& session,
+    const std::string& name, session::Session& session,
     const std::function<void(const std::string&)>& warn) {
     const int number = seccomp_syscall_resolve_name(name.c_str());
     if (number < 0) return make_error(ErrorKind::kUsage, "there is no system call " + name);

@@ -13,7 +13,7 @@ namespace speedbump::experiment {
 // where the kernel takes no program at that call's function, with each system call
 // (docs/measurements.md), of which `warn` is told.
 Result<std::unique_ptr<ProgressPoint>> open_syscall(
-    const std::string& name, const session::Session& session,
+    const std::string& name, session::Session& session,
     const std::function<void(const std::string&)>& warn);
 
 } // namespace speedbump::experiment

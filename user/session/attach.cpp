@@ -11,7 +11,8 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options,
                                          .follow_children = options.follow_children,
                                          .is_of_cgroup = options.cgroup.has_value(),
                                          .every = options.defaults.every.value_or(1),
-                                         .pids = options.pids},
+                                         .pids = options.pids,
+                                         .columns = options.columns},
                                         file, warn);
     if (!engines) return std::move(engines).error();
     return over(std::move(*engines), options, file, std::move(warn));

@@ -33,7 +33,8 @@ struct Session::Impl {
                warn}),
           finder(options, file, {engine::site_options(engines.features), options.entry_only},
                  members, targets, probes, engines.hooks.get(), warn),
-          follower(options, file, engines, members, probes, finder, warn) {}
+          follower(options, file, engines, members, probes, finder, warn),
+          schedule(engines, options.columns) {}
 
     Result<void> begin();
     Result<void> watch(int fd);
@@ -58,6 +59,7 @@ struct Session::Impl {
     ProbeSet probes;
     Finder finder;
     TreeFollower follower;
+    Schedule schedule;
     Fd epoll;
     bool is_armed = false;
     uint64_t armed_at_ns = 0; // monotonic_ns()
@@ -211,6 +213,14 @@ bool Session::set(uint32_t target, const targets::Options& change) {
     return impl_->targets.set(target, change);
 }
 
+bool Session::set_column(uint32_t target, std::optional<uint32_t> column) {
+    return impl_->targets.set_column(target, column);
+}
+
+Schedule* Session::schedule() {
+    return impl_->options.columns > 0 ? &impl_->schedule : nullptr;
+}
+
 void Session::take_out(bool keep_interpreters, const std::set<size_t>& enabled_lines) {
     impl_->probes.take_out();
     if (!impl_->engines.hooks) return;
@@ -245,6 +255,10 @@ nanoseconds Session::floor(uint32_t target) const {
 
 int Session::tree_map() const {
     return impl_->engines.tree->tree_map();
+}
+
+int Session::schedule_map() const {
+    return impl_->engines.tree->schedule_map();
 }
 
 const engine::Features& Session::features() const {

@@ -3,10 +3,12 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "session/schedule.h"
 #include "session/types.h"
 #include "session/warn.h"
 #include "targets/target.h"
@@ -55,6 +57,12 @@ class Session {
     // The same for one target, by its index; false when that could not be done.
     bool set(uint32_t target, const targets::Options& change);
 
+    // Gives a target the delays of this column of the schedule, or, without one, its own again;
+    // false when that could not be done.
+    bool set_column(uint32_t target, std::optional<uint32_t> column);
+    // nullptr when the session was attached without columns.
+    Schedule* schedule();
+
     // Takes the probes out of the processes and waits until they are gone; the tree is followed on.
     // Interpreters are unhooked unless `keep_interpreters`, which leaves their targets disabled
     // but for the lines named. put_back() undoes it; counters go on. Not with an engine whose
@@ -72,6 +80,8 @@ class Session {
     // The kernel's table of the processes that belong (bpf/abi.h: sb_member by tgid), for other
     // programs that only count these. The session's own.
     int tree_map() const;
+    // The same of its schedule (sb_schedule), which programs that count by slice read; -1: none.
+    int schedule_map() const;
     // What the kernel can do, as it was probed for this session; the session's own.
     const engine::Features& features() const;
     const targets::TargetsFile& file() const;

@@ -150,6 +150,14 @@ bool TargetSet::set(uint32_t index, const targets::Options& change) {
     return configure_or_warn(index);
 }
 
+bool TargetSet::set_column(uint32_t index, std::optional<uint32_t> column) {
+    Target& target = targets_[index];
+    if (column && (*column >= options_.columns || !engine_of(target).capabilities().schedule))
+        return false;
+    target.settings.column = column;
+    return configure_or_warn(index);
+}
+
 Result<size_t> TargetSet::set(const std::string& pattern, const targets::Options& change) {
     const engine::Capabilities able = probes_.capabilities();
     if (!able.every && change.every.value_or(1) > 1)

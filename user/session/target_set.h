@@ -47,6 +47,7 @@ class TargetSet {
     void begin_windows(uint64_t armed_at_ns);
     // False when the engine can't do it.
     bool set(uint32_t index, const targets::Options& change);
+    bool set_column(uint32_t index, std::optional<uint32_t> column);
     // As Session::set().
     Result<size_t> set(const std::string& pattern, const targets::Options& change);
     // Whether the targets of these lines of the hooks are enabled; the others are not.

@@ -31,6 +31,9 @@ struct SessionOptions {
     MissingPolicy missing = MissingPolicy::kWarn;
     bool start_paused = false;
     bool entry_only = false; // never move a probe off a function's first instruction
+    // Of the session's schedule (Session::schedule()); 0: it has none. Calls of targets cost some
+    // ns more with it.
+    uint32_t columns = 0;
     // Set by `run`: pids holds one process that waits to exec this. Its program and libraries are
     // probed before it starts.
     std::vector<std::string> run_command;

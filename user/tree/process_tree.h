@@ -48,6 +48,8 @@ class ProcessTree {
     virtual uint64_t member_count() const = 0;
     // The map of the members (abi.h: sb_member by tgid); the tree's own.
     virtual int tree_map() const = 0;
+    // The map of the schedule that progress points are counted by (bpf/schedule.bpf.h); -1: none.
+    virtual int schedule_map() const { return -1; }
     // Readable when drain_events() has something urgent.
     virtual int event_fd() const = 0;
     virtual std::vector<TreeEvent> drain_events() = 0;

@@ -111,8 +111,8 @@ inline TableFiles make_table(uint32_t targets, uint64_t delay_ns) {
         Fd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
         return ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0 ? std::move(fd) : Fd();
     };
-    files.settings = make("test-settings", sb_settings_bytes(targets));
-    files.counters = make("test-counters", sb_counters_bytes(targets, kSlots));
+    files.settings = make("test-settings", sb_settings_bytes(targets, 0));
+    files.counters = make("test-counters", sb_counters_bytes(targets, 0, kSlots));
     sb_settings settings{};
     settings.magic = SB_TABLE_MAGIC;
     settings.version = SB_TABLE_VERSION;

@@ -3,7 +3,6 @@
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 
 #include "abi.h"
 #include "delay.skel.h"
+#include "engine/bpf/bpf_schedule.h"
 #include "engine/bpf/tallies.h"
 #include "engine/iterator.h"
 #include "engine/libbpf.h"
@@ -56,21 +56,19 @@ struct BpfEngine::Impl {
     Skeleton skeleton;
     std::vector<Fd> tree_links; // after the skeleton, so that links die first
     bpf_program* hit = nullptr;
+    MapMemory targets_memory, overflow_memory;
     sb_target* targets = nullptr;
-    size_t targets_size = 0;
     uint32_t own_tgid = 0;
     std::vector<tree::TreeEvent> events;
     const sb_counts* overflow = nullptr;
-    size_t overflow_size = 0;
     uint32_t target_count = 0; // configured so far
     Floors floors;
-    std::vector<Links> used; // probes of finished measurements
+    std::unique_ptr<BpfSchedule> schedule; // nullptr: no columns
+    std::vector<Links> used;               // probes of finished measurements
     std::future<void> cleanup;
 
     ~Impl() {
         if (skeleton) control().armed = 0;
-        if (targets) munmap(targets, targets_size);
-        if (overflow) munmap(const_cast<sb_counts*>(overflow), overflow_size);
     }
     sb_control& control() { return skeleton->bss_control->control; }
     sb_state& state() { return skeleton->bss->state; }
@@ -87,10 +85,10 @@ BpfEngine::~BpfEngine() = default;
 Capabilities BpfEngine::capabilities() const {
     // Without that a kernel with uprobe_multi filters by thread.
     const bool narrow = impl_->features.uprobe_multi_pid || !impl_->features.uprobe_multi;
-    return {.name = "bpf", .title = "BPF", .narrow = narrow};
+    return {.name = "bpf", .title = "BPF", .narrow = narrow, .schedule = true};
 }
 
-Result<std::unique_ptr<BpfEngine>> BpfEngine::load(const Features& features) {
+Result<std::unique_ptr<BpfEngine>> BpfEngine::load(const Features& features, uint32_t columns) {
     auto impl = std::make_unique<Impl>();
     impl->features = features;
     impl->skeleton.reset(delay_bpf__open());
@@ -107,6 +105,7 @@ Result<std::unique_ptr<BpfEngine>> BpfEngine::load(const Features& features) {
     if (features.few_tallies) bpf_map__set_max_entries(skeleton->maps.tallies, SB_SITE_KINDS);
     if (features.small_ring) bpf_map__set_max_entries(skeleton->maps.events, kSmallRing);
     if (features.few_members) bpf_map__set_max_entries(skeleton->maps.tree, kFewMembers);
+    BpfSchedule::make_room(*skeleton, columns);
     if (const int error = delay_bpf__load(skeleton); error != 0) {
         impl->skeleton.reset(); // its variables may not be there
         return bpf_error("load the BPF programs", error);
@@ -114,19 +113,21 @@ Result<std::unique_ptr<BpfEngine>> BpfEngine::load(const Features& features) {
 
     sb_control& control = impl->control();
     control.follow_children = 1;
-    impl->targets_size = sizeof(sb_target) * SB_MAX_TARGETS;
-    void* targets = mmap(nullptr, impl->targets_size, PROT_READ | PROT_WRITE, MAP_SHARED,
-                         bpf_map__fd(skeleton->maps.targets), 0);
-    if (targets == MAP_FAILED) return errno_error("map the table of targets", errno);
-    impl->targets = static_cast<sb_target*>(targets);
-    impl->overflow_size = sizeof(sb_counts) * SB_MAX_TARGETS;
-    void* overflow = mmap(nullptr, impl->overflow_size, PROT_READ, MAP_SHARED,
-                          bpf_map__fd(skeleton->maps.overflow), 0);
-    if (overflow == MAP_FAILED) return errno_error("map the counters", errno);
-    impl->overflow = static_cast<const sb_counts*>(overflow);
-    // The kernel would copy each of these 1,280 pages' entries for every child that makes probes.
-    madvise(targets, impl->targets_size, MADV_DONTFORK);
-    madvise(overflow, impl->overflow_size, MADV_DONTFORK);
+    auto targets =
+        MapMemory::of(skeleton->maps.targets, PROT_READ | PROT_WRITE, "map the table of targets");
+    if (!targets) return std::move(targets).error();
+    impl->targets_memory = std::move(*targets);
+    impl->targets = impl->targets_memory.as<sb_target>();
+    auto overflow = MapMemory::of(skeleton->maps.overflow, PROT_READ, "map the counters");
+    if (!overflow) return std::move(overflow).error();
+    impl->overflow_memory = std::move(*overflow);
+    impl->overflow = impl->overflow_memory.as<const sb_counts>();
+
+    if (columns > 0) {
+        auto schedule = BpfSchedule::open(*skeleton, columns);
+        if (!schedule) return std::move(schedule).error();
+        impl->schedule = std::move(*schedule);
+    }
 
     impl->ring.reset(ring_buffer__new(
         bpf_map__fd(skeleton->maps.events),
@@ -259,6 +260,14 @@ void BpfEngine::arm(bool armed) {
     __atomic_store_n(&impl_->control().armed, armed ? 1u : 0u, __ATOMIC_RELEASE);
 }
 
+Schedule* BpfEngine::schedule() {
+    return impl_->schedule ? &impl_->schedule->schedule() : nullptr;
+}
+
+int BpfEngine::schedule_map() const {
+    return bpf_map__fd(impl_->skeleton->maps.schedule);
+}
+
 // --- probes
 
 namespace {
@@ -384,6 +393,7 @@ class BpfEngine::OwnProbe {
         engine_.remove_member(engine_.own_tgid());
         engine_.forget_counts(kind(), engine_.own_tgid());
         engine_.impl_->targets[kind()] = sb_target{};
+        if (engine_.impl_->schedule) engine_.impl_->schedule->schedule().end();
         engine_.impl_->used.push_back(std::move(links_));
     }
 
@@ -407,6 +417,11 @@ class BpfEngine::OwnProbe {
     double added_ns(nanoseconds delay, int calls) {
         TargetSettings settings;
         settings.delay = delay;
+        // What a hit costs in a session with a schedule includes finding its slice.
+        if (engine_.impl_->schedule) {
+            settings.column = 0;
+            engine_.impl_->schedule->begin_endless(delay);
+        }
         if (auto done = engine_.configure(kind(), settings, 0, {}); !done) return 0;
         ns_per_call(site_.function, kWarmUpCalls);
         return ns_per_call(site_.function, calls) - plain_;

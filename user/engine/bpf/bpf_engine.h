@@ -23,7 +23,8 @@ namespace speedbump::engine {
 class BpfEngine final : public tree::ProcessTree, public ProbeEngine {
   public:
     // Loads the programs and attaches those that follow the process tree.
-    static Result<std::unique_ptr<BpfEngine>> load(const Features& features);
+    // Its schedule has so many columns; 0: there is none.
+    static Result<std::unique_ptr<BpfEngine>> load(const Features& features, uint32_t columns = 0);
     ~BpfEngine() override;
 
     Capabilities capabilities() const override;
@@ -54,6 +55,8 @@ class BpfEngine final : public tree::ProcessTree, public ProbeEngine {
     Result<void> configure(uint32_t target, const TargetSettings& settings, uint64_t armed_at_ns,
                            const ProbeSets& sets) override;
     void arm(bool armed) override;
+    Schedule* schedule() override;
+    int schedule_map() const override;
 
     // --- probes
     Result<Attached> attach(const FileProbes& probes, std::optional<pid_t> only,

@@ -3,8 +3,9 @@
 
 namespace speedbump::engine {
 
-std::unique_ptr<PythonHooks> PythonHooks::create(const targets::TargetsFile& file, Warn warn) {
-    std::unique_ptr<PythonHooks> hooks(new PythonHooks(file, std::move(warn)));
+std::unique_ptr<PythonHooks> PythonHooks::create(const targets::TargetsFile& file, uint32_t columns,
+                                                 Warn warn) {
+    std::unique_ptr<PythonHooks> hooks(new PythonHooks(file, columns, std::move(warn)));
     for (size_t line = 0; line < file.lines.size(); ++line)
         if (file.lines[line].runtime == targets::Runtime::kPython && !file.lines[line].exclude)
             hooks->lines_.push_back(line);
@@ -71,7 +72,7 @@ void PythonHooks::add_line(uint32_t target, size_t line) {
 }
 
 Result<void> PythonHooks::open() {
-    auto side = PythonSide::create(file_, warn_);
+    auto side = PythonSide::create(file_, columns_, warn_);
     if (!side) return std::move(side).error();
     side_ = std::move(*side);
     return {};

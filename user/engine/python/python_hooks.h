@@ -21,9 +21,12 @@ class PythonHooks final : public HookEngine {
   public:
     using Warn = std::function<void(const std::string&)>;
     // nullptr when the file has no Python line. Not open yet.
-    static std::unique_ptr<PythonHooks> create(const targets::TargetsFile& file, Warn warn);
+    static std::unique_ptr<PythonHooks> create(const targets::TargetsFile& file, uint32_t columns,
+                                               Warn warn);
 
-    Capabilities capabilities() const override { return {.name = "python", .title = "Python"}; }
+    Capabilities capabilities() const override {
+        return {.name = "python", .title = "Python", .schedule = true};
+    }
     // 0 until an interpreter is hooked.
     nanoseconds floor(elf::SiteKind kind) const override;
     Result<void> configure(uint32_t target, const TargetSettings& settings, uint64_t armed_at_ns,
@@ -32,6 +35,8 @@ class PythonHooks final : public HookEngine {
     int fd() const override;
     void handle_events() override;
     Clock::duration until_next() const override;
+    // Another one each time that it is opened.
+    Schedule* schedule() override { return side_ ? side_->schedule() : nullptr; }
     Result<std::vector<Counts>> read_counts() override;
     Losses losses() const override;
 
@@ -53,11 +58,12 @@ class PythonHooks final : public HookEngine {
   private:
     // By target and process.
     using Sums = std::map<std::pair<uint32_t, pid_t>, Counts>;
-    PythonHooks(const targets::TargetsFile& file, Warn warn)
-        : file_(file), warn_(std::move(warn)) {}
+    PythonHooks(const targets::TargetsFile& file, uint32_t columns, Warn warn)
+        : file_(file), columns_(columns), warn_(std::move(warn)) {}
     void add_counts(Sums& sums);
 
     const targets::TargetsFile file_;
+    const uint32_t columns_;
     Warn warn_;
     std::vector<size_t> lines_;
     std::map<uint32_t, size_t> line_of_;   // target

@@ -37,7 +37,8 @@ bool may_have_interpreter(pid_t pid) {
 } // namespace
 
 Result<std::unique_ptr<PythonSide>> PythonSide::create(
-    const targets::TargetsFile& file, std::function<void(const std::string&)> warn) {
+    const targets::TargetsFile& file, uint32_t columns,
+    std::function<void(const std::string&)> warn) {
     PythonSession session;
     for (uint32_t index = 0; index < file.lines.size(); ++index) {
         // Only the patterns matter there: the options, defaults included, are in the table.
@@ -47,7 +48,7 @@ Result<std::unique_ptr<PythonSide>> PythonSide::create(
     if (session.lines.empty()) return std::unique_ptr<PythonSide>();
 
     std::unique_ptr<PythonSide> side(new PythonSide(std::move(warn)));
-    auto table = PythonTable::create(static_cast<uint32_t>(file.lines.size()));
+    auto table = PythonTable::create(static_cast<uint32_t>(file.lines.size()), columns);
     if (!table) return std::move(table).error();
     side->table_ = std::move(*table);
     session.identity = fmt::format("{}-{}", getpid(), monotonic_ns());

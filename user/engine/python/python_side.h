@@ -28,6 +28,7 @@ class PythonSide {
   public:
     // nullptr when the file has no Python line.
     static Result<std::unique_ptr<PythonSide>> create(const targets::TargetsFile& file,
+                                                      uint32_t columns,
                                                       std::function<void(const std::string&)> warn);
     ~PythonSide();
 
@@ -60,6 +61,8 @@ class PythonSide {
 
     void configure(size_t line, const TargetSettings& settings, uint64_t window_origin_ns);
     void arm(bool armed) { table_->arm(armed); }
+    // nullptr without columns.
+    Schedule* schedule() { return table_->schedule(); }
     // By line and process.
     std::vector<Counts> read_counts();
     uint64_t lost_counts() const { return table_->lost_counts(); }

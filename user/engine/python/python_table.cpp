@@ -88,18 +88,19 @@ nanoseconds time_of(const __u64& value) {
 
 } // namespace
 
-Result<std::unique_ptr<PythonTable>> PythonTable::create(uint32_t lines) {
-    const uint64_t slots =
-        std::clamp<uint64_t>(kSlotBudget / sb_slot_bytes(lines), kMinSlots, SB_TABLE_MAX_SLOTS);
+Result<std::unique_ptr<PythonTable>> PythonTable::create(uint32_t lines, uint32_t columns) {
+    const uint64_t slots = std::clamp<uint64_t>(kSlotBudget / sb_slot_bytes(lines, columns),
+                                                kMinSlots, SB_TABLE_MAX_SLOTS);
     std::unique_ptr<PythonTable> table(new PythonTable());
     table->lines_ = lines;
     table->slots_ = static_cast<uint32_t>(slots);
-    const uint64_t counters_bytes = sb_counters_bytes(lines, table->slots_);
-    if (lines > SB_MAX_TARGETS || counters_bytes > SB_TABLE_MAX_BYTES)
+    table->columns_ = columns;
+    const uint64_t counters_bytes = sb_counters_bytes(lines, columns, table->slots_);
+    if (lines > SB_MAX_TARGETS || columns > SB_MAX_COLUMNS || counters_bytes > SB_TABLE_MAX_BYTES)
         return make_error(ErrorKind::kUnsupported,
                           "the targets file has too many lines for Python targets");
 
-    auto settings = make_shared("speedbump-settings", sb_settings_bytes(lines),
+    auto settings = make_shared("speedbump-settings", sb_settings_bytes(lines, columns),
                                 PROT_READ | PROT_WRITE, F_SEAL_FUTURE_WRITE, table->settings_fd_);
     if (!settings) return std::move(settings).error();
     table->settings_ = *settings;
@@ -108,11 +109,13 @@ Result<std::unique_ptr<PythonTable>> PythonTable::create(uint32_t lines) {
     table->settings().version = SB_TABLE_VERSION;
     table->settings().target_count = lines;
     table->settings().slot_count = table->slots_;
+    table->settings().columns = columns;
 
     auto counters =
         make_shared("speedbump-counters", counters_bytes, PROT_READ, 0, table->counters_fd_);
     if (!counters) return std::move(counters).error();
     table->counters_ = *counters;
+    if (columns > 0) table->make_schedule();
     if (auto taken = t_ownership.take(table->settings()); !taken) return std::move(taken).error();
     return table;
 }
@@ -123,10 +126,10 @@ PythonTable::~PythonTable() {
         __atomic_store_n(&settings().closed, 1u, __ATOMIC_RELEASE);
         // Else the kernel would look at unmapped memory when this thread ends.
         if (std::exchange(settings().owner, 0u) != 0) t_ownership.give_up();
-        munmap(settings_, sb_settings_bytes(lines_));
+        munmap(settings_, sb_settings_bytes(lines_, columns_));
     }
     if (counters_ != nullptr)
-        munmap(const_cast<void*>(counters_), sb_counters_bytes(lines_, slots_));
+        munmap(const_cast<void*>(counters_), sb_counters_bytes(lines_, columns_, slots_));
 }
 
 void PythonTable::arm(bool armed) {
@@ -139,11 +142,28 @@ void PythonTable::configure(uint32_t line, const TargetSettings& target_settings
     write_target(targets[line], target_settings, window_origin_ns, {});
 }
 
+const sb_slot* PythonTable::slot(uint32_t index) const {
+    return reinterpret_cast<const sb_slot*>(static_cast<const char*>(counters_) +
+                                            sb_slot_offset(lines_, columns_, index));
+}
+
+void PythonTable::make_schedule() {
+    auto* const memory = static_cast<char*>(settings_) + sb_schedule_offset(lines_);
+    auto* const shared = reinterpret_cast<sb_schedule*>(memory);
+    const auto ring = [this](size_t index) -> const sb_slice_counts* {
+        const sb_slot* const counted = slot(static_cast<uint32_t>(index));
+        if (index != 0 && __atomic_load_n(&counted->writer, __ATOMIC_ACQUIRE) == 0) return nullptr;
+        return reinterpret_cast<const sb_slice_counts*>(reinterpret_cast<const char*>(counted) +
+                                                        sb_slot_slices_offset(lines_));
+    };
+    schedule_ = std::make_unique<Schedule>(*shared, reinterpret_cast<__u64*>(shared + 1), columns_,
+                                           slots_, ring);
+}
+
 std::vector<Counts> PythonTable::read_counts(const ProcessOf& process_of) const {
     std::map<std::pair<uint32_t, pid_t>, Counts> sums;
     for (uint32_t index = 0; index < slots_; ++index) {
-        const auto* slot = reinterpret_cast<const sb_slot*>(static_cast<const char*>(counters_) +
-                                                            sb_slot_offset(lines_, index));
+        const sb_slot* const slot = this->slot(index);
         const uint64_t writer = __atomic_load_n(&slot->writer, __ATOMIC_ACQUIRE);
         if (writer == 0 && index != 0) continue;
         const auto* counts = reinterpret_cast<const sb_counts*>(slot + 1);

@@ -8,6 +8,7 @@
 
 #include "abi.h"
 #include "engine/engine.h"
+#include "engine/schedule.h"
 #include "util/fd.h"
 #include "util/result.h"
 
@@ -21,7 +22,7 @@ namespace speedbump::engine {
 class PythonTable {
   public:
     // kInvalid: this thread owns a table already. kUnsupported: too many lines.
-    static Result<std::unique_ptr<PythonTable>> create(uint32_t lines);
+    static Result<std::unique_ptr<PythonTable>> create(uint32_t lines, uint32_t columns = 0);
     ~PythonTable();
     PythonTable(const PythonTable&) = delete;
     PythonTable& operator=(const PythonTable&) = delete;
@@ -35,6 +36,9 @@ class PythonTable {
     // As BpfEngine::configure, by line index.
     void configure(uint32_t line, const TargetSettings& settings, uint64_t window_origin_ns);
 
+    // nullptr when there are no columns.
+    Schedule* schedule() { return schedule_.get(); }
+
     // The process that a writer is, given as it sees itself: the number of its PID namespace and
     // its PID there. Both are what the target says. 0: not known.
     using ProcessOf = std::function<pid_t(uint32_t pid_namespace, pid_t pid)>;
@@ -45,13 +49,17 @@ class PythonTable {
   private:
     PythonTable() = default;
     sb_settings& settings() const { return *static_cast<sb_settings*>(settings_); }
+    const sb_slot* slot(uint32_t index) const;
+    void make_schedule();
 
     uint32_t lines_ = 0;
     uint32_t slots_ = 0;
+    uint32_t columns_ = 0;
     Fd settings_fd_;
     Fd counters_fd_;
     void* settings_ = nullptr;       // writable
     const void* counters_ = nullptr; // read-only: what is there is the targets'
+    std::unique_ptr<Schedule> schedule_;
 };
 
 } // namespace speedbump::engine

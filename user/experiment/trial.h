@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "experiment/model/regression.h"
+#include "experiment/progress.h"
+#include "session/session.h"
+#include "util/clock.h"
+#include "util/result.h"
+
+namespace speedbump::experiment {
+
+// One of the targets of a trial: targets of the session that are delayed alike.
+struct TrialTarget {
+    std::vector<uint32_t> members; // by their index in the session
+    nanoseconds dose{0};           // the full one; 0: they are counted only
+};
+
+struct TrialPlan {
+    uint64_t seed = 1;
+    nanoseconds slice{0};
+    std::vector<TrialTarget> targets;
+    // The target of the session whose calls are the progress (a Python function); without it the
+    // progress point must be one that tells of slices.
+    std::optional<uint32_t> progress{};
+
+    // That the session must have been attached with.
+    uint32_t columns() const {
+        return static_cast<uint32_t>(targets.size()) + progress.has_value();
+    }
+};
+
+// Many targets at once, each with its own random doses, in slices that the clock switches
+// (decisions 12 and 13): keeps the session's schedule written ahead, and collects what happened in
+// each slice. Not thread-safe.
+class Trial {
+  public:
+    // The session, which is armed, and the point outlive it.
+    Trial(session::Session& session, ProgressPoint& point, TrialPlan plan);
+    // Ends its delays, and gives the targets their own back.
+    ~Trial();
+    Trial(const Trial&) = delete;
+    Trial& operator=(const Trial&) = delete;
+
+    // kUnsupported where the session or the point can't do it.
+    Result<void> begin();
+    // Goes on for this time, or until `wake_fd` is readable; as Session::run_for() else.
+    Result<void> go_on(nanoseconds time, int wake_fd = -1);
+    // No delay begins from now on. Slices that are over are taken in.
+    void end();
+
+    // So far, in whole slices. Where the schedule ran out its slices lie side by side all the same.
+    const SlicedRun& measured() const { return measured_; }
+    // How often this program came too late to go on writing.
+    uint64_t gaps() const { return gaps_; }
+
+  private:
+    void begin_schedule();
+    void tend();
+    void write_ahead();
+    void take_in();
+    std::vector<nanoseconds> doses_of(uint64_t slice);
+    const Step& step_of(size_t target, uint64_t slice);
+
+    session::Session& session_;
+    ProgressPoint& point_;
+    TrialPlan plan_;
+    SlicedRun measured_;
+    std::vector<nanoseconds> floors_; // of each target
+    nanoseconds settle_{0};           // what a hit may take to be counted
+    uint64_t first_ = 0;              // slice of the trial that the schedule's first is
+    std::vector<std::array<Step, kStageSlices>> stages_; // of each target, the one written last
+    uint64_t stage_ = UINT64_MAX;                        // which that is
+    std::deque<std::vector<Step>> written_;              // of slices that are not taken yet
+    std::optional<uint64_t> late_; // slice of the schedule that was written too late
+    bool is_on_ = false;
+    uint64_t gaps_ = 0;
+};
+
+} // namespace speedbump::experiment
