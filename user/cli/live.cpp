@@ -2,6 +2,7 @@
 #include "cli/live.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include "cli/exit_status.h"
