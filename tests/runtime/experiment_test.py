@@ -404,7 +404,7 @@ def test_bad_files_are_refused_before_anything_is_touched() -> None:
     for length in (0, 10, len(text) // 2, len(text) - 20):
         cut.write_text(text[:length])
         report = Run("report", str(cut))
-        assert report.status == 1 and "no experiment" in report.err, report
+        assert report.status == 1 and "not an experiment" in report.err, report
 
 
 def test_two_experiments_are_compared_and_merged() -> None:
