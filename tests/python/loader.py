@@ -43,9 +43,9 @@ class Table:
         future_write = 0x10
         self.counters_fd, self.counters = _sealed("counters", size, fixed)
         self.settings_fd, self.settings = _sealed(
-            "settings", 64 + 48 * target_count, fixed | future_write
+            "settings", (64 + 48 * target_count + 63) & ~63, fixed | future_write
         )
-        _SETTINGS.pack_into(self.settings, 0, 0x62707362, 2, 0, 0, 0, target_count, _SLOTS)
+        _SETTINGS.pack_into(self.settings, 0, 0x62707362, 3, 0, 0, 0, target_count, _SLOTS)
 
     def set_target(self, index: int, delay_ns: int, every: int = 1, enabled: int = 1,
                    start_ns: int = 0, end_ns: int = 0, root_mask: int = 2**64 - 1) -> None:
