@@ -41,7 +41,8 @@ def measure(speedbump: str, program: pathlib.Path, loops: tuple[int, int], secon
 
 
 def main() -> None:
-    speedbump, program = sys.argv[1], pathlib.Path(sys.argv[2]) / "known_service"
+    speedbump = str(pathlib.Path(sys.argv[1]).resolve())  # it runs in another folder
+    program = pathlib.Path(sys.argv[2]) / "known_service"
     pairs, seconds = (int(text) for text in (sys.argv[3:5] + ["10", "60"][len(sys.argv) - 3:]))
     seed = int(sys.argv[5]) if len(sys.argv) > 5 else random.SystemRandom().getrandbits(32)
     chance = random.Random(seed)
