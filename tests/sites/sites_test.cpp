@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kSkipped = 77;
 constexpr size_t kStatesAtATime = 8192; // their outcomes are kept in memory
-constexpr size_t kMostDraws = 50'000'000;
+constexpr size_t kMaxDraws = 50'000'000;
 
 constexpr const char* kUsage =
     "usage: sites_test [OPTION...] [FILE...]\n"
@@ -199,7 +199,7 @@ class Test {
 
     void try_generated() {
         Forms forms;
-        for (size_t draws = 0; forms.size() < options_.generated && draws < kMostDraws; ++draws) {
+        for (size_t draws = 0; forms.size() < options_.generated && draws < kMaxDraws; ++draws) {
             const Bytes code = random_instruction(random_);
             const auto decoded = decode(code.data(), code.size());
             if (!decoded || !untried(*decoded).empty()) continue;

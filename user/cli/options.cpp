@@ -81,10 +81,10 @@ CLI::Validator positive_number() {
 }
 
 CLI::Validator process_id() {
-    constexpr double kMostPids = 1 << 22; // PID_MAX_LIMIT
+    constexpr double kMaxPids = 1 << 22; // PID_MAX_LIMIT
     return checked("a process ID", [](const std::string& text) {
         const auto value = number(text);
-        return value && *value >= 1 && *value <= kMostPids && std::floor(*value) == *value;
+        return value && *value >= 1 && *value <= kMaxPids && std::floor(*value) == *value;
     });
 }
 

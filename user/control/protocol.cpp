@@ -46,8 +46,8 @@ std::string_view trim(std::string_view text) {
 }
 
 std::string shown(std::string_view text) {
-    constexpr size_t kMost = 60;
-    return "'" + printable(text.substr(0, kMost)) + (text.size() > kMost ? "...'" : "'");
+    constexpr size_t kMaxShown = 60;
+    return "'" + printable(text.substr(0, kMaxShown)) + (text.size() > kMaxShown ? "...'" : "'");
 }
 
 Error usage(std::string message, std::string hint) {

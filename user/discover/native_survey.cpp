@@ -26,7 +26,7 @@ using std::chrono::nanoseconds;
 
 constexpr size_t kFirstBatch = 256;
 constexpr size_t kLargestBatch = 8192;
-constexpr size_t kMostFunctions = SB_MAX_TARGETS;
+constexpr size_t kMaxFunctions = SB_MAX_TARGETS;
 constexpr milliseconds kShortestWatch(50);
 constexpr milliseconds kLook(2);
 constexpr milliseconds kLongestLook(20); // while a batch is as cheap as it began
@@ -176,10 +176,10 @@ Result<void> NativeSurvey::Impl::choose(const stacks::Profile& seen) {
     seen_ = static_cast<size_t>(
         std::count_if(functions_.begin(), functions_.end(),
                       [&](const auto& function) { return rank(function) != SIZE_MAX; }));
-    if (functions_.size() > kMostFunctions) {
-        survey_.not_watched = functions_.size() - kMostFunctions;
-        functions_.resize(kMostFunctions);
-        seen_ = std::min(seen_, kMostFunctions);
+    if (functions_.size() > kMaxFunctions) {
+        survey_.not_watched = functions_.size() - kMaxFunctions;
+        functions_.resize(kMaxFunctions);
+        seen_ = std::min(seen_, kMaxFunctions);
     }
     engine::TargetSettings counting; // a delay of 0
     for (uint32_t i = 0; i < functions_.size(); ++i)

@@ -27,10 +27,10 @@ using stacks::ThreadStack;
 using stacks::WholeFrame;
 using std::chrono::nanoseconds;
 
-constexpr size_t kMostStackBytes = 256 * 1024; // of a thread that is off the CPUs
-constexpr int kTries = 3;                      // at a thread that won't keep still
-constexpr int kMostShare = 3;           // for a unit of time at work at least as many without
-constexpr size_t kMostPending = 10'000; // of a process
+constexpr size_t kMaxStackBytes = 256 * 1024; // of a thread that is off the CPUs
+constexpr int kTries = 3;                     // at a thread that won't keep still
+constexpr int kMaxShare = 3;                  // for a unit of time at work at least as many without
+constexpr size_t kMaxPending = 10'000;        // of a process
 constexpr auto kLongestDrain = std::chrono::milliseconds(200);
 constexpr auto kListAgain = std::chrono::seconds(1);
 
@@ -221,7 +221,7 @@ void StackSampling::count_certain(Process& process) {
         count(one.stack);
         return true;
     });
-    if (process.pending.size() <= kMostPending) return;
+    if (process.pending.size() <= kMaxPending) return;
     fail(process.pending);
     process.pending.clear();
 }
@@ -259,7 +259,7 @@ void StackSampling::read_settled(Process& process, std::vector<sb_thread>& threa
     std::map<pid_t, stacks::NativeStack> natives;
     std::map<pid_t, std::optional<ThreadStack>> python;
     for (const sb_thread& thread : threads) {
-        stack_.resize(kMostStackBytes);
+        stack_.resize(kMaxStackBytes);
         const size_t size = memory.read_some(
             stacks::NativeUnwinder::stack_pointer(thread.registers), stack_.data(), stack_.size());
         const auto tid = static_cast<pid_t>(thread.tid);
@@ -425,7 +425,7 @@ StackSurvey StackSampling::run() {
             next_list = Clock::now() + kListAgain;
         }
         const nanoseconds spent = Clock::now() - now;
-        next = std::max(next + period_, Clock::now() + kMostShare * spent);
+        next = std::max(next + period_, Clock::now() + kMaxShare * spent);
     }
     result_.to_ns = monotonic_ns();
     if (sampler_) sampler_->drain(taker, kLongestDrain);

@@ -21,7 +21,7 @@ namespace speedbump::elf {
 
 namespace {
 
-constexpr int kMostDepth = 256; // of nested scopes
+constexpr int kMaxDepth = 256; // of nested scopes
 
 struct ElfDeleter {
     void operator()(Elf* elf) const { elf_end(elf); }
@@ -60,7 +60,7 @@ class Search {
     // False when the time is over.
     bool walk(Dwarf_Die* parent, const std::string& caller, int depth) {
         Dwarf_Die die;
-        if (depth > kMostDepth || dwarf_child(parent, &die) != 0) return true;
+        if (depth > kMaxDepth || dwarf_child(parent, &die) != 0) return true;
         do {
             if (++seen_ % 1024 == 0 && Clock::now() > end_) return false;
             std::string own;

@@ -9,7 +9,7 @@ namespace speedbump::engine {
 namespace {
 
 // More than a slice can have seen is no count but an attack; sums of these can't overflow.
-constexpr uint64_t kMost = uint64_t{1} << 40;
+constexpr uint64_t kMaxGrowth = uint64_t{1} << 40;
 
 void store(__u64& to, uint64_t value) {
     __atomic_store_n(&to, value, __ATOMIC_RELEASE);
@@ -20,7 +20,7 @@ template <typename Number>
 uint64_t grown(const __u64& counter, Number& taken) {
     const uint64_t now = __atomic_load_n(&counter, __ATOMIC_RELAXED);
     const uint64_t before = std::exchange(taken, now);
-    return now > before ? std::min(now - before, kMost) : 0;
+    return now > before ? std::min(now - before, kMaxGrowth) : 0;
 }
 
 } // namespace

@@ -14,7 +14,7 @@ namespace {
 
 // The slowest waves of a run, up to four in it: they have the noise of all that hangs together for
 // less than that. Fewer would need a larger t.
-constexpr size_t kMostCosines = 8;
+constexpr size_t kMaxCosines = 8;
 
 Stretch sum_of(std::span<const Stretch> stretches) {
     Stretch sum;
@@ -45,7 +45,7 @@ struct Error {
 Error error_of_mean(const std::vector<double>& values) {
     const size_t count = values.size();
     if (count < 2) return {};
-    const size_t cosines = std::clamp<size_t>(count / 2, 1, kMostCosines);
+    const size_t cosines = std::clamp<size_t>(count / 2, 1, kMaxCosines);
     double squares = 0;
     for (size_t wave = 1; wave <= cosines; ++wave) {
         const double step =

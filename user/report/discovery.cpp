@@ -180,11 +180,12 @@ std::string native_table(const Discovery& discovery, const std::vector<NativeEnt
 
 // "f, g, h and 2 more"
 std::string some_of(const std::set<std::string>& names) {
-    constexpr size_t kMost = 3;
+    constexpr size_t kMaxNames = 3;
     std::string text;
     size_t count = 0;
     for (const std::string& name : names) {
-        if (count++ == kMost) return text + fmt::format(" and {} more", names.size() - kMost);
+        if (count++ == kMaxNames)
+            return text + fmt::format(" and {} more", names.size() - kMaxNames);
         text += (text.empty() ? "" : ", ") + name;
     }
     return text;
@@ -247,12 +248,12 @@ std::string discovery_text(const Discovery& discovery, const Style& style, bool 
     if (!python.empty()) text += "\n" + python_table(discovery, python, style);
     if (!native.empty()) text += "\n" + native_table(discovery, native, style);
     if (discovery.survey) text += "\n" + survey_lines(*discovery.survey, discovery.top, verbose);
-    constexpr size_t kMostNotes = 5; // a tree may have many processes of other users
+    constexpr size_t kMaxNotes = 5; // a tree may have many processes of other users
     const std::vector<std::string>& notes = discovery.stacks.notes;
-    for (size_t i = 0; i < std::min(notes.size(), kMostNotes); ++i)
+    for (size_t i = 0; i < std::min(notes.size(), kMaxNotes); ++i)
         text += printable(notes[i]) + "\n";
-    if (notes.size() > kMostNotes)
-        text += fmt::format("and {} more like these\n", notes.size() - kMostNotes);
+    if (notes.size() > kMaxNotes)
+        text += fmt::format("and {} more like these\n", notes.size() - kMaxNotes);
     for (const std::string& note : discovery.notes) text += printable(note) + "\n";
     return text;
 }

@@ -10,8 +10,8 @@
 namespace speedbump::stacks {
 namespace {
 
-constexpr uint64_t kMostText = 64 * 1024; // characters of a name
-constexpr uint64_t kMostLines = 4 << 20;  // bytes of a line table
+constexpr uint64_t kMaxText = 64 * 1024; // characters of a name
+constexpr uint64_t kMaxLines = 4 << 20;  // bytes of a line table
 
 void append_utf8(std::string& text, uint32_t code) {
     if (code >= 0xd800 && code < 0xe000) code = 0xfffd;
@@ -49,7 +49,7 @@ std::optional<Text> read_text(const Source& source, const Layout& layout, uint64
     const uint32_t kind = state & 7;
     const bool is_compact = state & 8;
     const bool is_ascii = state & 16;
-    if (!is_compact || (kind != 1 && kind != 2 && kind != 4) || length > kMostText)
+    if (!is_compact || (kind != 1 && kind != 2 && kind != 4) || length > kMaxText)
         return std::nullopt;
     const uint64_t data = is_ascii ? layout.text_ascii_data : layout.text_data;
     Text text;
@@ -133,7 +133,7 @@ Code* CodeTable::load(uint64_t address) {
     const auto file = read_text(source_, layout_, load_at<uint64_t>(&header[layout_.code_file]));
     const uint64_t table = load_at<uint64_t>(&header[layout_.code_lines]);
     const auto table_size = source_.value<uint64_t>(table + layout_.bytes_size);
-    if (!name || !file || !table_size || *table_size > kMostLines) return nullptr;
+    if (!name || !file || !table_size || *table_size > kMaxLines) return nullptr;
     std::string lines(*table_size, '\0');
     if (!source_.read(table + layout_.bytes_data, lines.data(), lines.size())) return nullptr;
 

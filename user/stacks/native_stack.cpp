@@ -25,11 +25,11 @@
 namespace speedbump::stacks {
 namespace {
 
-constexpr size_t kMostFrames = 4096;
+constexpr size_t kMaxNativeFrames = 4096;
 // For libraries mapped meanwhile: the longer nothing has changed, the more seldom.
 constexpr Clock::duration kLookSoon = std::chrono::milliseconds(10);
 constexpr Clock::duration kLookAgain = std::chrono::seconds(1);
-constexpr uint64_t kMostTableBytes = uint64_t{1} << 28; // of one table
+constexpr uint64_t kMaxTableBytes = uint64_t{1} << 28; // of one table
 constexpr const char* kVdso = "[vdso]";
 
 // Where in struct pt_regs (x86-64) the registers lie that DWARF counts: rax, rdx, rcx, rbx, rsi,
@@ -102,7 +102,7 @@ Fd copy_tables(const Fd& file, const std::string& path) {
     Fd copy(memfd_create("unwind-tables", MFD_CLOEXEC));
     if (!copy.valid() || ftruncate(copy.get(), static_cast<off_t>(image->size())) != 0) return {};
     const auto add = [&](uint64_t offset, uint64_t size) {
-        const auto bytes = image->read(offset, size, kMostTableBytes, "unwind tables");
+        const auto bytes = image->read(offset, size, kMaxTableBytes, "unwind tables");
         return bytes && pwrite(copy.get(), bytes->data(), bytes->size(),
                                static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes->size());
     };
@@ -356,7 +356,7 @@ int NativeUnwinder::Impl::add_frame(Dwfl_Frame* frame, void* self) {
     Dwarf_Word low = 0;
     if (dwfl_frame_reg(frame, kDwarfStackPointer, &low) != 0) return DWARF_CB_ABORT;
     impl.result_.frames.push_back({impl.function_at(is_exact ? pc : pc - 1), low});
-    return impl.result_.frames.size() < kMostFrames ? DWARF_CB_OK : DWARF_CB_ABORT;
+    return impl.result_.frames.size() < kMaxNativeFrames ? DWARF_CB_OK : DWARF_CB_ABORT;
 }
 
 void NativeUnwinder::Impl::follow() {

@@ -10,7 +10,7 @@ namespace speedbump::tree {
 
 namespace {
 
-constexpr int kMostRounds = 5;
+constexpr int kMaxRounds = 5;
 
 // A look under way.
 class Looking {
@@ -127,7 +127,7 @@ TreeLook look_at_tree(ProcessTree& tree, const TreeQuestion& question) {
     TreeLook look;
     Looking looking(tree, question, look);
     Result<void> done;
-    for (int round = 0; done && round < kMostRounds; ++round) {
+    for (int round = 0; done && round < kMaxRounds; ++round) {
         const uint64_t lost_before = tree.lost_events();
         done = looking.round();
         look.lost_events = tree.lost_events() - lost_before;

@@ -377,7 +377,7 @@ namespace {
 // Calls for an estimate of how late interrupts make a spin: as long together as the period of the
 // timer at 250 Hz, so that each batch has its share of ticks.
 constexpr int kLateCalls = 4'000'000 / SB_LATE_DELAY_NS;
-constexpr double kMostLate = 300;
+constexpr double kMaxLate = 300;
 
 } // namespace
 
@@ -465,8 +465,7 @@ Result<Floors> BpfEngine::calibrate() {
         late.push_back(any.probe->beyond(nanoseconds(SB_LATE_DELAY_NS), kLateCalls));
     }
     const auto whole = [](double ns) { return static_cast<uint64_t>(std::max(0.0, ns)); };
-    control.late_ns =
-        whole(std::min(median(late) - undisturbed(kinds.front().outsides), kMostLate));
+    control.late_ns = whole(std::min(median(late) - undisturbed(kinds.front().outsides), kMaxLate));
     for (const Kind& kind : kinds) {
         const uint32_t index = kind.probe->kind();
         control.floor_ns[index] = whole(undisturbed(kind.floors));

@@ -15,7 +15,7 @@ constexpr size_t kWindow = 12; // slices to either side that the level of the pa
 constexpr size_t kBlockSlices = 16;
 constexpr size_t kFewestBlocks = 40;
 constexpr double kEnoughBlocks = 50; // to tell a cell's noise by itself
-constexpr size_t kMostLags = 16;
+constexpr size_t kMaxLags = 16;
 constexpr size_t kLagWindow = 64;      // instead of kWindow, to see all of a late effect
 constexpr double kPairStandsOut = 3.5; // standard errors
 constexpr double kLateEffect = 4;      // standard errors
@@ -269,8 +269,8 @@ Echo echo_of(const std::vector<double>& drawn, const std::vector<double>& pace) 
             sum += drawn[i + back] * effect[i + ahead];
         return sum;
     };
-    constexpr size_t kBefore = kMostLags + 1;
-    constexpr size_t kLags = kBefore + kMostLags + 1;
+    constexpr size_t kBefore = kMaxLags + 1;
+    constexpr size_t kLags = kBefore + kMaxLags + 1;
     Matrix common(kLags, kLags), moments(kLags, 1);
     for (size_t row = 0; row < kLags; ++row) {
         const size_t lag = std::max(row, kBefore) - std::min(row, kBefore);
@@ -279,7 +279,7 @@ Echo echo_of(const std::vector<double>& drawn, const std::vector<double>& pace) 
         for (size_t i = 0; i + row < kLags; ++i) common(i, i + row) = common(i + row, i) = together;
     }
     const auto inverted = inverse(common);
-    if (!inverted) return {std::vector<double>(kMostLags + 1), 0};
+    if (!inverted) return {std::vector<double>(kMaxLags + 1), 0};
     const Matrix effect = product(*inverted, moments);
     // What is the same at every lag is the level of the pace, not an effect.
     double level = 0;
@@ -300,7 +300,7 @@ Echo echo_of(const std::vector<double>& drawn, const std::vector<double>& pace) 
 // several has the slow noise of the host in it.
 size_t last_lag(const Echo& echo) {
     size_t last = 0;
-    for (size_t lag = 0; lag < kMostLags; ++lag)
+    for (size_t lag = 0; lag < kMaxLags; ++lag)
         if (std::abs(echo.after[lag]) > kLateEffect * echo.noise) last = lag;
     return last + 1;
 }
@@ -313,7 +313,7 @@ Response find_response(const SlicedRun& run) {
     std::vector<Column> columns;
     collect(run, cells, columns);
     const std::vector<double> pace = rows_of(run, {}, {1}, kLagWindow).left;
-    std::vector<double> sum(kMostLags + 1);
+    std::vector<double> sum(kMaxLags + 1);
     for (size_t target = 0; target < run.targets.size(); ++target) {
         std::vector<double> drawn(run.units.size());
         for (size_t cell = 0; cell < cells.size(); ++cell)
@@ -321,7 +321,7 @@ Response find_response(const SlicedRun& run) {
                 drawn[i] += columns[cell].drawn[i] * share_of(cells[cell].level);
         const Echo echo = echo_of(drawn, pace);
         response.lags = std::max(response.lags, last_lag(echo));
-        for (size_t lag = 0; lag <= kMostLags; ++lag) sum[lag] += echo.after[lag];
+        for (size_t lag = 0; lag <= kMaxLags; ++lag) sum[lag] += echo.after[lag];
     }
     const double all =
         std::accumulate(sum.begin(), sum.begin() + static_cast<ptrdiff_t>(response.lags) + 1, 0.0);
