@@ -36,7 +36,7 @@ struct Tally {
     std::vector<double> half_widths;
 };
 
-void add(Tally& tally, const experiment::Effect& effect, double truth) {
+void add(Tally& tally, const experiment::Effect& effect, double truth, uint64_t seed) {
     ++tally.intervals;
     tally.covered += effect.criticality.interval.contains(truth);
     tally.half_widths.push_back(effect.criticality.interval.half_width());
@@ -44,7 +44,12 @@ void add(Tally& tally, const experiment::Effect& effect, double truth) {
     if (truth > kPlain) {
         ++tally.matters;
         tally.found += effect.finding == Finding::kMatters;
-        tally.wrongly_hidden += effect.finding == Finding::kHidden;
+        if (effect.finding == Finding::kHidden) {
+            ++tally.wrongly_hidden;
+            fmt::print("seed {}: target {} of {:.3f} is called hidden, {:.3f} +- {:.3f}\n", seed,
+                       effect.target, truth, effect.criticality.value,
+                       effect.criticality.interval.half_width());
+        }
     } else if (std::abs(truth) < kNone) {
         ++tally.hidden;
         tally.told_hidden += effect.finding == Finding::kHidden;
@@ -89,7 +94,7 @@ void examine(uint64_t seed, std::map<std::string, Tally>& tallies) {
         }
         const double dose = measured.dose_ns[effect.target] / 4;
         const simulated::Steady with(*service, kTruthSeconds, effect.target, dose);
-        add(tally, effect, with.against(without));
+        add(tally, effect, with.against(without), seed);
     }
 }
 

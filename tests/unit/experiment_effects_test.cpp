@@ -124,6 +124,28 @@ TEST(Effects, ASlackIsFoundAndEndsTheGain) {
     EXPECT_EQ(effects[0].finding, Finding::kHidden);
 }
 
+// Doses that a hinge explains better than a line does, but not by enough to be called one.
+TEST(Effects, WhereAHingeFitsBetterSmallDosesMayDoNothing) {
+    const auto effect_with = [](double noise) {
+        Regression regression;
+        regression.blocks = 200;
+        regression.covariance = Matrix(kLevels, kLevels);
+        for (size_t level = 1; level <= kLevels; ++level) {
+            const double dose = 40e3 * share_of(level);
+            regression.cells.push_back({0, level, dose, dose, std::max(0.0, 1 - 8e3 / dose)});
+            const double error = noise * 40e3 / dose;
+            regression.covariance(level - 1, level - 1) = error * error;
+        }
+        return find_effects(regression, {})[0];
+    };
+    EXPECT_EQ(effect_with(0.01).shape, Shape::kHinge);
+    const Effect uncertain = effect_with(0.1);
+    EXPECT_EQ(uncertain.shape, Shape::kLinear);
+    EXPECT_GT(uncertain.criticality.value, 0.3);
+    EXPECT_TRUE(uncertain.criticality.interval.contains(0));
+    EXPECT_TRUE(uncertain.criticality.wide.contains(0));
+}
+
 // 40 calls of a leaf in each unit, 25 ns off in what a delayed call is taken to cost.
 TEST(Effects, AnErrorOfTheCallsCostIsNoSlack) {
     for (const double error : {25.0, -25.0}) {

@@ -207,6 +207,14 @@ void bend(Effect& effect, const Doses& doses, const Matrix& precision, const Hin
     }
 }
 
+// Where a hinge fits better, though not by enough to be sure of it, small doses may do nothing.
+void reach_to_none(Estimate& criticality) {
+    for (Interval* interval : {&criticality.interval, &criticality.wide}) {
+        interval->low = std::min(interval->low, 0.0);
+        interval->high = std::max(interval->high, 0.0);
+    }
+}
+
 Finding judge(const Effect& effect, const EffectLimits& limits, bool may_be_hinge) {
     const Estimate& k = effect.criticality;
     if (!(k.interval.half_width() < kSaysNothing)) return Finding::kSilent;
@@ -241,6 +249,8 @@ Effect effect_of(const Regression& regression, size_t target, const EffectLimits
     if (line.chi_square - bent.fit.chi_square > kHingeGain && bent.interval.low > call_errors)
         bend(effect, doses, *precision, bent);
     const double hinged = chi_square_beyond(doses, *precision, effect.least_slack);
+    if (effect.shape == Shape::kLinear && hinged < line.chi_square)
+        reach_to_none(effect.criticality);
     effect.finding = judge(effect, limits, hinged - line.chi_square < kSlackGain);
     return effect;
 }
