@@ -176,6 +176,25 @@ TEST(Effects, ALateEffectIsCountedAsAWhole) {
     EXPECT_TRUE(effects_of(run)[0].criticality.interval.contains(1));
 }
 
+// What is taken for a late effect by chance must not be larger than the whole.
+TEST(Effects, NoiseArrivesAsSharesToo) {
+    std::mt19937_64 random(5);
+    std::normal_distribution<double> normal;
+    for (int i = 0; i < 40; ++i) {
+        SlicedRun run = make_run({Code{}, Code{}});
+        double drift = 0;
+        for (double& units : run.units) {
+            drift += 0.02 * normal(random);
+            units = 50 * std::exp(drift + 0.05 * normal(random));
+        }
+        const Response response = find_response(run);
+        EXPECT_TRUE(std::is_sorted(response.arrived.begin(), response.arrived.end())) << i;
+        if (response.arrived.empty()) continue;
+        EXPECT_GE(response.arrived.front(), 0) << i;
+        EXPECT_NEAR(response.arrived.back(), 1, 1e-9) << i;
+    }
+}
+
 TEST(Effects, ATargetThatDelaysNothingAndARunWithoutProgressHaveNone) {
     Code never;
     never.dose_ns = 0;
