@@ -323,8 +323,8 @@ Response find_response(const SlicedRun& run) {
         response.lags = std::max(response.lags, last_lag(echo));
         for (size_t lag = 0; lag <= kMaxLags; ++lag) sum[lag] += echo.after[lag];
     }
-    // Noise is on both sides of 0, and its sum may be near 0 where an effect is small: no share of an
-    // effect is below 0, so that none is above 1.
+    // Noise is on both sides of 0, and its sum may be near 0 where an effect is small: no share of
+    // an effect is below 0, so that none is above 1.
     for (double& change : sum) change = std::max(change, 0.0);
     const double all =
         std::accumulate(sum.begin(), sum.begin() + static_cast<ptrdiff_t>(response.lags) + 1, 0.0);
