@@ -80,7 +80,7 @@ _speedbump() {
         check) options="--pid --no-children --exe --entry-only $output" ;;
         discover)
             options="--pid --no-children --for --native --no-native --no-python --budget --rate
-                --top --output --collapsed --json --verbose --help"
+                --top --output --collapsed --html --experiment --json --verbose --help"
             ;;
         dump) options="--pid --no-children $output" ;;
         bench) options="--code --threads --duration --python --pid $output" ;;

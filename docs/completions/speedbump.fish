@@ -92,6 +92,8 @@ complete -c speedbump -n $discover -l budget -x -d 'percent of a CPU for countin
 complete -c speedbump -n $discover -l rate -x -d 'samples per second'
 complete -c speedbump -n $discover -l top -x -d 'candidates of each runtime'
 complete -c speedbump -n $discover -l collapsed -r -d 'write stacks for flame graphs'
+complete -c speedbump -n $discover -l html -r -d 'write a page with the stacks as a picture'
+complete -c speedbump -n $discover -l experiment -r -d 'colour the picture by this result'
 
 set -l dump '__fish_seen_subcommand_from dump'
 complete -c speedbump -n $dump -l no-children -d 'leave the descendants alone'

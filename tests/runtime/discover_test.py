@@ -12,10 +12,13 @@ import sys
 import threading
 import time
 
+import experiment_test
 import mixed_test
 import pythons
 import services_test
+from browser import Cells, browse
 from harness import *
+from harness import _leftovers
 
 
 def discover(pid: int, *options: str) -> dict:
@@ -158,6 +161,86 @@ def test_the_shop() -> None:
         stop.set()
         thread.join()
         shop.end()
+
+
+TWO = """
+import os, time
+def even(n):
+    return sum(range(n))
+def odd(n):
+    return sum(range(n))
+def serve(work):
+    while True:
+        work(2000)
+print("ready", flush=True)
+serve(even if os.fork() else odd)
+"""
+
+
+def body_data(dom: str, name: str) -> str:
+    return dom.partition(f'data-{name}="')[2].partition('"')[0]
+
+
+def test_the_page_shows_what_the_stacks_are() -> None:
+    """The picture's sums, its search and its choice of a process are those of the collapsed file."""
+    chromium = need("chromium")
+    folder = scratch()
+    # A name that would end the script element if it were written as it is.
+    (folder / "a<b.py").write_text(TWO)
+    parent = subprocess.Popen([need("/usr/bin/python3"), str(folder / "a<b.py")],
+                              stdout=subprocess.PIPE, text=True)
+    _leftovers.append(parent.kill)
+    assert parent.stdout.readline() == "ready\n"
+    wait_for(lambda: children(parent.pid), 10, "the child")
+    child = children(parent.pid)[0]
+    page, collapsed = folder / "map.html", folder / "stacks.txt"
+    try:
+        found = discover(parent.pid, "--for", "3s", "--html", str(page), "--collapsed",
+                         str(collapsed), "--native", "libc.so.6:malloc")
+    finally:
+        os.kill(child, signal.SIGKILL)
+    stacks = [line.rpartition(" ") for line in collapsed.read_text().splitlines()]
+
+    def periods(*words: str) -> int:
+        return sum(int(count) for stack, _, count in stacks if all(one in stack for one in words))
+
+    assert periods() == found["stacks"]["all"] and periods(";even (") and periods(";odd (")
+    for address, all_of, searched in (
+        ("", periods(), None),
+        ("#q=serve", periods(), periods(";serve (")),
+        (f"#of=p{child}&q=odd", periods(f"({child})"), periods(f"({child})", ";odd (")),
+        (f"#of=p{child}&q=even", periods(f"({child})"), 0),
+    ):
+        dom, asked = browse(chromium, f"file://{page}{address}")
+        assert body_data(dom, "drawn") == "yes" and asked == [], (dom[-2000:], asked)
+        assert int(body_data(dom, "periods")) == all_of, address
+        if searched is not None:
+            assert f'id="hits">{searched / all_of * 100:.1f}% of the stacks' in dom, address
+        rows = Cells(dom)
+        assert rows.canvases == 1
+        assert any(one.startswith("serve (") and "a<b.py" in one for one in rows.cells), rows.cells
+
+
+def test_the_page_is_coloured_by_an_experiment() -> None:
+    chromium = need("chromium")
+    service = experiment_test.start("serial")
+    done = experiment_test.Experiment(service.pid, "+exe:work_a\n+exe:work_b\n",
+                                      "--doses=50us,100us", "--blocks=4")
+    page = scratch() / "map.html"
+    discover(service.pid, "--for", "2s", "--html", str(page), "--experiment", str(done.json_path))
+    dom, _ = browse(chromium, f"file://{page}#focus=1")
+    assert body_data(dom, "drawn") == "yes", dom[-2000:]
+    data = json.loads(dom.partition('id="data" type="application/json">')[2].partition("<")[0])
+    measured = {one["name"]: one for one in data["measured"]["targets"]}
+    for target in done.document["results"]["progress"][0]["targets"]:
+        one = measured[target["name"]]
+        assert one["verdict"] == target["verdict"]
+        assert abs(one["low"] - target["criticality"]["low"]) < 1e-6, (one, target)
+        names = {data["tree"]["frames"][frame][0] for frame in one["frames"]}
+        assert names == {target["name"].partition(":")[2]}, (one, names)
+    bad = Run("discover", "--pid", str(service.pid), "--for", "1s", "--html", str(page),
+              "--experiment", str(page))
+    assert bad.status != 0 and str(page) in bad.err and page.stat().st_size > 10_000, bad.err
 
 
 def test_budget() -> None:

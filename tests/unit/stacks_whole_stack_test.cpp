@@ -134,12 +134,13 @@ TEST(Profile, CountsBothWorlds) {
     const FunctionUse& native = profile.native_functions().begin()->second;
     EXPECT_EQ(native.self, 3U);
     EXPECT_EQ(native.total, 4U);
-    ASSERT_EQ(profile.collapsed().size(), 2U);
-    const auto& [stack, count] = *profile.collapsed().begin();
+    const auto collapsed = profile.tree().collapsed();
+    ASSERT_EQ(collapsed.size(), 2U);
+    const auto& [stack, count] = *collapsed.begin();
     EXPECT_THAT(stack,
                 HasSubstr(";render (app.py:3);render (app.py:3);sqlite3_step (libfoo.so.1)"));
     EXPECT_EQ(count, 3U);
-    EXPECT_THAT(profile.collapsed().rbegin()->first,
+    EXPECT_THAT(collapsed.rbegin()->first,
                 HasSubstr(";sqlite3_step (libfoo.so.1);render (app.py:3);[libc.so.6]"));
 }
 

@@ -38,6 +38,8 @@ struct DiscoverArguments {
     size_t top = 20;
     std::string collapsed_path;
     std::string targets_path;
+    std::string html_path;
+    std::string experiment_path;
     OutputArguments output;
 };
 
@@ -92,12 +94,20 @@ Result<void> look(const DiscoverArguments& arguments, const targets::TargetsFile
 }
 
 Result<int> discover(const DiscoverArguments& arguments) {
+    std::optional<report::Measured> measured;
+    if (!arguments.experiment_path.empty()) {
+        auto document = experiment::load_document(arguments.experiment_path);
+        if (!document) return std::move(document).error();
+        measured = {std::move(*document), arguments.experiment_path};
+    }
     auto output = Output::open(arguments.output);
     if (!output) return std::move(output).error();
     auto targets_file = OutputFile::open(arguments.targets_path);
     if (!targets_file) return std::move(targets_file).error();
     auto collapsed_file = OutputFile::open(arguments.collapsed_path);
     if (!collapsed_file) return std::move(collapsed_file).error();
+    auto html_file = OutputFile::open(arguments.html_path);
+    if (!html_file) return std::move(html_file).error();
     const auto lines = native_lines(arguments.native);
     if (!lines) return lines.error();
     report::Discovery discovery;
@@ -115,14 +125,17 @@ Result<int> discover(const DiscoverArguments& arguments) {
     if (!counted && discovery.stacks.profile.stacks() == 0) return counted.error();
     if (!counted) discovery.notes.push_back("native functions: " + counted.error().message);
 
+    const report::Context context = make_context("discover");
     if (arguments.output.json)
-        output->write_line(report::discovery_json(make_context("discover"), discovery));
+        output->write_line(report::discovery_json(context, discovery));
     else
         output->write(report::discovery_text(discovery, output->style(), arguments.output.verbose));
     // All of them are tried: a full disk must not take the others, too.
     const auto targets_written = targets_file->write(report::discovery_targets(discovery));
     const auto collapsed_written = collapsed_file->write(report::discovery_collapsed(discovery));
-    for (const auto& written : {targets_written, collapsed_written, output->finish()})
+    const auto html_written = html_file->write(
+        arguments.html_path.empty() ? "" : report::discovery_html(context, discovery, measured));
+    for (const auto& written : {targets_written, collapsed_written, html_written, output->finish()})
         if (!written) return written.error();
     const bool found_any = discovery.stacks.profile.stacks() > 0 ||
                            (discovery.survey && discovery.survey->added_cpu > 0);
@@ -166,6 +179,15 @@ void add_discover(CLI::App& app, Action& action) {
         ->add_option("--collapsed", arguments->collapsed_path,
                      "write whole stacks as flame graph tools take them")
         ->type_name("FILE");
+    auto* html = command
+                     ->add_option("--html", arguments->html_path,
+                                  "write a page with the stacks as a picture, and the tables")
+                     ->type_name("FILE");
+    command
+        ->add_option("--experiment", arguments->experiment_path,
+                     "colour the picture by what this result of an experiment says")
+        ->type_name("FILE")
+        ->needs(html);
     command->add_flag("--json", arguments->output.json,
                       "a JSON document instead of tables (docs/json.md)");
     command->add_flag("-v,--verbose", arguments->output.verbose,
@@ -176,6 +198,7 @@ void add_discover(CLI::App& app, Action& action) {
         "functions are counted by probes, those seen in the stacks first. Nothing is delayed.\n"
         "Examples:\n"
         "  speedbump discover --pid $(pidof redis-server) --for 10s -o targets.txt\n"
+        "  speedbump discover --pid 1234 --html map.html --experiment result.json\n"
         "  speedbump discover --pid $(pidof -s gunicorn) --native 'libsqlite3*:*'");
     command->final_callback(
         [arguments, &action] { action = [arguments] { return discover(*arguments); }; });

@@ -371,7 +371,7 @@ std::string discovery_targets(const Discovery& discovery) {
 
 std::string discovery_collapsed(const Discovery& discovery) {
     std::string text;
-    for (const auto& [stack, count] : discovery.stacks.profile.collapsed())
+    for (const auto& [stack, count] : discovery.stacks.profile.tree().collapsed())
         text += fmt::format("{} {}\n", stack, count);
     return text;
 }

@@ -7,6 +7,7 @@
 
 #include "discover/native_survey.h"
 #include "discover/stack_survey.h"
+#include "experiment/document.h"
 #include "report/json.h"
 #include "report/table.h"
 
@@ -32,5 +33,15 @@ std::string discovery_json(const Context& context, const Discovery& discovery);
 std::string discovery_targets(const Discovery& discovery);
 // Stacks with their counts, a line each, as flame graph tools take them.
 std::string discovery_collapsed(const Discovery& discovery);
+
+// An experiment's document, and where it was read.
+struct Measured {
+    experiment::Document document;
+    std::string path;
+};
+// A page with the stacks as an icicle graph, coloured by what was measured, and the tables. It asks
+// nothing of any network.
+std::string discovery_html(const Context& context, const Discovery& discovery,
+                           const std::optional<Measured>& measured);
 
 } // namespace speedbump::report

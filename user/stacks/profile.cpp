@@ -9,35 +9,14 @@ namespace speedbump::stacks {
 
 namespace {
 
-// ";" parts the frames of a collapsed stack and a newline the stacks.
-std::string collapsible(std::string text) {
-    for (char& c : text)
-        if (c == ';' || static_cast<unsigned char>(c) < 0x20) c = '_';
-    return text;
-}
-
-std::string label(const WholeFrame& frame) {
-    if (frame.python != nullptr)
-        return frame.python->name + " (" + frame.python->file + ":" +
-               std::to_string(frame.python->first_line) + ")";
-    const std::string& path = frame.native->path;
-    const std::string file = path.substr(path.rfind('/') + 1);
-    if (frame.native->name.empty()) return "[" + (file.empty() ? "unknown" : file) + "]";
-    return frame.native->name + " (" + file + ")";
+std::string name_of(pid_t pid, pid_t tid) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/task/" + std::to_string(tid) + "/comm");
+    std::string name;
+    std::getline(file, name);
+    return name.empty() ? "thread" : name;
 }
 
 } // namespace
-
-const std::string& Profile::thread_name(pid_t pid, pid_t tid) {
-    auto [entry, is_new] = thread_names_.try_emplace({pid, tid});
-    if (is_new) {
-        std::ifstream file("/proc/" + std::to_string(pid) + "/task/" + std::to_string(tid) +
-                           "/comm");
-        std::getline(file, entry->second);
-        if (entry->second.empty()) entry->second = "thread";
-    }
-    return entry->second;
-}
 
 std::vector<const Profile::NativeKey*> Profile::busiest_native() const {
     std::vector<std::pair<const NativeKey*, const FunctionUse*>> uses;
@@ -51,32 +30,47 @@ std::vector<const Profile::NativeKey*> Profile::busiest_native() const {
     return keys;
 }
 
+FunctionUse& Profile::use_of(const WholeFrame& frame, bool knows_qualified_names) {
+    if (frame.python != nullptr) {
+        const Function& function = *frame.python;
+        const auto [entry, is_new] = functions_.try_emplace(
+            {function.name, function.file, function.first_line, knows_qualified_names});
+        if (is_new)
+            entry->second.frame =
+                tree_.frame({function.name, function.file, function.first_line, true});
+        return entry->second;
+    }
+    const NativeFunction& function = *frame.native;
+    const auto [entry, is_new] =
+        native_functions_.try_emplace({function.path, function.name, function.entry_offset});
+    if (is_new) entry->second.frame = tree_.frame({function.name, function.path, 0, false});
+    return entry->second;
+}
+
 void Profile::add(const Sampled& thread, const std::vector<WholeFrame>& frames) {
     if (frames.empty()) return;
     stacks_ += thread.times;
     if (thread.active) active_stacks_ += thread.times;
-    const std::string& name = thread_name(thread.pid, thread.tid);
-    std::string line = collapsible(name) + " (" + std::to_string(thread.pid) + ")";
+    const uint32_t sampled =
+        tree_.thread(thread.pid, thread.tid, [&thread] { return name_of(thread.pid, thread.tid); });
+    const std::string& name = tree_.threads()[sampled].name;
+    uint32_t node = CallTree::kRoot;
     std::set<FunctionUse*> seen;
     FunctionUse* innermost = nullptr;
     FunctionUse* innermost_python = nullptr;
     bool has_native = false;
     for (size_t i = frames.size(); i-- > 0;) {
         const WholeFrame& frame = frames[i];
-        line += ";" + collapsible(label(frame));
         innermost = nullptr;
-        if (frame.python != nullptr) {
-            const Function& function = *frame.python;
-            innermost_python = &functions_[{function.name, function.file, function.first_line,
-                                            thread.knows_qualified_names}];
-            seen.insert(innermost_python);
-        } else {
-            has_native = true;
-            const NativeFunction& function = *frame.native;
-            if (function.name.empty()) continue;
-            innermost = &native_functions_[{function.path, function.name, function.entry_offset}];
-            seen.insert(innermost);
+        has_native |= frame.native != nullptr;
+        if (frame.native != nullptr && frame.native->name.empty()) {
+            node = tree_.callee(node, tree_.frame({"", frame.native->path, 0, false}));
+            continue;
         }
+        FunctionUse& use = use_of(frame, thread.knows_qualified_names);
+        node = tree_.callee(node, use.frame);
+        (frame.python != nullptr ? innermost_python : innermost) = &use;
+        seen.insert(&use);
     }
     if (innermost_python != nullptr) python_stacks_ += thread.times;
     if (has_native) native_stacks_ += thread.times;
@@ -90,7 +84,7 @@ void Profile::add(const Sampled& thread, const std::vector<WholeFrame>& frames) 
         if (thread.active) use->active += thread.times;
         if (thread.holds_gil) use->gil += thread.times;
     }
-    collapsed_[line] += thread.times;
+    tree_.add(sampled, node, thread.active, thread.times);
 }
 
 void Profile::add(pid_t pid, const StackReader& reader) {

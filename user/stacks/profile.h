@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "stacks/call_tree.h"
 #include "stacks/stack_reader.h"
 #include "stacks/whole_stack.h"
 
@@ -16,6 +17,7 @@ namespace speedbump::stacks {
 
 // What samples of one function add up to.
 struct FunctionUse {
+    uint32_t frame = 0; // its number in the tree
     // Stacks that it was the innermost function of; of a Python function: the innermost Python
     // function, whatever native code it had called.
     uint64_t self = 0;
@@ -71,12 +73,11 @@ class Profile {
     const std::map<NativeKey, FunctionUse>& native_functions() const { return native_functions_; }
     // The same, innermost in most stacks first: of threads that were active, then of all.
     std::vector<const NativeKey*> busiest_native() const;
-    // Stacks as flame graph tools take them, outermost first, with their counts:
-    // "python3 (12);main (app.py:3);render (views.py:40);sqlite3_step (libsqlite3.so.0)".
-    const std::map<std::string, uint64_t>& collapsed() const { return collapsed_; }
+    // All of them whole.
+    const CallTree& tree() const { return tree_; }
 
   private:
-    const std::string& thread_name(pid_t pid, pid_t tid);
+    FunctionUse& use_of(const WholeFrame& frame, bool knows_qualified_names);
 
     uint64_t stacks_ = 0;
     uint64_t active_stacks_ = 0;
@@ -86,8 +87,7 @@ class Profile {
     uint64_t unmerged_ = 0;
     std::map<Key, FunctionUse> functions_;
     std::map<NativeKey, FunctionUse> native_functions_;
-    std::map<std::string, uint64_t> collapsed_;
-    std::map<std::pair<pid_t, pid_t>, std::string> thread_names_;
+    CallTree tree_;
 };
 
 } // namespace speedbump::stacks
