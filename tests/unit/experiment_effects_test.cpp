@@ -176,17 +176,36 @@ TEST(Effects, ALateEffectIsCountedAsAWhole) {
     EXPECT_TRUE(effects_of(run)[0].criticality.interval.contains(1));
 }
 
+// A host whose speed drifts, and steals the CPU now and then.
+void disturb(SlicedRun& run, std::mt19937_64& random) {
+    std::normal_distribution<double> normal;
+    double drift = 0;
+    for (double& units : run.units) {
+        drift += 0.02 * normal(random);
+        const bool is_stolen = random() % 200 == 0;
+        units *= std::exp(drift + 0.01 * normal(random)) * (is_stolen ? 0.5 : 1);
+    }
+}
+
+// Each lag that is looked at adds its noise to the intervals.
+TEST(Effects, TheHostsNoiseIsNoLateEffect) {
+    std::mt19937_64 random(5);
+    int late = 0;
+    for (int i = 0; i < 40; ++i) {
+        SlicedRun run = make_run({Code{}, Code{}});
+        disturb(run, random);
+        late += find_response(run).lags > 1;
+    }
+    EXPECT_LE(late, 2);
+}
+
 // What is taken for a late effect by chance must not be larger than the whole.
 TEST(Effects, NoiseArrivesAsSharesToo) {
     std::mt19937_64 random(5);
-    std::normal_distribution<double> normal;
     for (int i = 0; i < 40; ++i) {
         SlicedRun run = make_run({Code{}, Code{}});
-        double drift = 0;
-        for (double& units : run.units) {
-            drift += 0.02 * normal(random);
-            units = 50 * std::exp(drift + 0.05 * normal(random));
-        }
+        std::fill(run.units.begin(), run.units.end(), 50);
+        disturb(run, random);
         const Response response = find_response(run);
         EXPECT_TRUE(std::is_sorted(response.arrived.begin(), response.arrived.end())) << i;
         if (response.arrived.empty()) continue;

@@ -254,45 +254,65 @@ double period_without(const SlicedRun& run, const std::vector<Column>& columns,
     return length / std::accumulate(run.units.begin(), run.units.end(), 0.0);
 }
 
-// The change of pace in each slice, 0, 1, ... after a dose of one target was drawn, and the noise
-// of these: nothing comes before its cause.
+// The change of pace in each slice, 0, 1, ... after a dose of one target was drawn.
 struct Echo {
     std::vector<double> after;
-    double noise = 0;
+    std::vector<double> errors; // standard errors
 };
 
-// Draws have a little in common by chance: all lags are solved for at once.
+constexpr size_t kBefore = kMaxLags + 1; // slices before the dose: nothing comes before its cause
+constexpr size_t kEchoes = kBefore + kMaxLags + 1;
+
+// The sum of drawn[i + back] * values[i + ahead].
+double dot_at(const std::vector<double>& drawn, size_t back, const std::vector<double>& values,
+              size_t ahead) {
+    double sum = 0;
+    for (size_t i = 0; i + std::max(back, ahead) < drawn.size(); ++i)
+        sum += drawn[i + back] * values[i + ahead];
+    return sum;
+}
+
+// What no echo explains.
+std::vector<double> rest_of(const std::vector<double>& drawn, const std::vector<double>& pace,
+                            const Matrix& effect) {
+    std::vector<double> rest = pace;
+    for (size_t row = 0; row < kEchoes; ++row) {
+        const size_t back = kBefore - std::min(row, kBefore);
+        const size_t ahead = std::max(row, kBefore) - kBefore;
+        for (size_t i = 0; i + std::max(back, ahead) < rest.size(); ++i)
+            rest[i + ahead] -= effect(row, 0) * drawn[i + back];
+    }
+    return rest;
+}
+
+// Draws have a little in common by chance: all lags are solved for at once. The errors are those of
+// what was drawn: whatever the host did, and however slowly it changed, each draw could as well
+// have been the other one.
 Echo echo_of(const std::vector<double>& drawn, const std::vector<double>& pace) {
-    const auto at = [&](const std::vector<double>& effect, size_t back, size_t ahead) {
-        double sum = 0;
-        for (size_t i = 0; i + std::max(back, ahead) < drawn.size(); ++i)
-            sum += drawn[i + back] * effect[i + ahead];
-        return sum;
-    };
-    constexpr size_t kBefore = kMaxLags + 1;
-    constexpr size_t kLags = kBefore + kMaxLags + 1;
-    Matrix common(kLags, kLags), moments(kLags, 1);
-    for (size_t row = 0; row < kLags; ++row) {
-        const size_t lag = std::max(row, kBefore) - std::min(row, kBefore);
-        moments(row, 0) = row < kBefore ? at(pace, lag, 0) : at(pace, 0, lag);
-        const double together = at(drawn, 0, row);
-        for (size_t i = 0; i + row < kLags; ++i) common(i, i + row) = common(i + row, i) = together;
+    Matrix common(kEchoes, kEchoes), moments(kEchoes, 1);
+    for (size_t row = 0; row < kEchoes; ++row) {
+        moments(row, 0) = row < kBefore ? dot_at(drawn, kBefore - row, pace, 0)
+                                        : dot_at(drawn, 0, pace, row - kBefore);
+        const double together = dot_at(drawn, 0, drawn, row);
+        for (size_t i = 0; i + row < kEchoes; ++i)
+            common(i, i + row) = common(i + row, i) = together;
     }
     const auto inverted = inverse(common);
-    if (!inverted) return {std::vector<double>(kMaxLags + 1), 0};
+    const std::vector<double> none(kMaxLags + 1);
+    if (!inverted) return {none, none};
     const Matrix effect = product(*inverted, moments);
     // What is the same at every lag is the level of the pace, not an effect.
     double level = 0;
     for (size_t row = 0; row < kBefore; ++row) level += effect(row, 0) / kBefore;
+    const std::vector<double> rest = rest_of(drawn, pace, effect);
     Echo echo;
-    for (size_t row = 0; row < kLags; ++row) {
-        const double change = effect(row, 0) - level;
-        if (row >= kBefore)
-            echo.after.push_back(change);
-        else
-            echo.noise += change * change / (kBefore - 1);
+    for (size_t lag = 0; lag <= kMaxLags; ++lag) {
+        echo.after.push_back(effect(kBefore + lag, 0) - level);
+        double squares = 0;
+        for (size_t i = 0; i + lag < rest.size(); ++i)
+            squares += drawn[i] * rest[i + lag] * drawn[i] * rest[i + lag];
+        echo.errors.push_back(std::sqrt(squares) / common(0, 0));
     }
-    echo.noise = std::sqrt(echo.noise);
     return echo;
 }
 
@@ -301,7 +321,7 @@ Echo echo_of(const std::vector<double>& drawn, const std::vector<double>& pace) 
 size_t last_lag(const Echo& echo) {
     size_t last = 0;
     for (size_t lag = 0; lag < kMaxLags; ++lag)
-        if (std::abs(echo.after[lag]) > kLateEffect * echo.noise) last = lag;
+        if (std::abs(echo.after[lag]) > kLateEffect * echo.errors[lag]) last = lag;
     return last + 1;
 }
 
