@@ -262,6 +262,11 @@ ip link set lo up
 [ -e /etc/passwd ] || echo root:x:0:0:root:/root:/bin/sh >/etc/passwd
 [ -e /etc/group ] || echo root:x:0: >/etc/group
 echo 1 >/proc/sys/kernel/panic_on_oops
+# 6.5 and later put an idle console to sleep by a timer, and wake it for a line of text: a processor once
+# waited 21 s for the lock of that timer, with nothing else to do.
+for control in /sys/bus/serial-base/devices/*/power/control; do
+    [ ! -e "$control" ] || echo on >"$control"
+done
 if [ -e /modules.load ]; then
     while read -r module; do insmod "/$module" || echo "vm: insmod $module failed"; done </modules.load
 fi
