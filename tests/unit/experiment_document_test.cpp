@@ -12,6 +12,7 @@
 #include "experiment/analysis.h"
 #include "experiment/plan.h"
 #include "experiment/progress_spec.h"
+#include "report/discovery.h"
 #include "report/experiment.h"
 
 using namespace speedbump::experiment;
@@ -188,6 +189,39 @@ TEST(Document, RefusesWhatIsDamaged) {
     EXPECT_FALSE(damage([](auto& json) { json["blocks"][0]["slices"][0]["progress"] = {1, 2}; }));
     EXPECT_FALSE(damage([](auto& json) { json["targets"] = nlohmann::json::array(); }));
     EXPECT_FALSE(damage([](auto& json) { json["seed"] = "seven"; }));
+    EXPECT_FALSE(damage([](auto& json) {
+        json["blocks"] = nlohmann::json::array();
+        json["progress"] = nlohmann::json::array();
+    }));
+}
+
+// How often a document is taken of which one value became another, of each kind. What is taken must
+// be fit for all that reads it.
+size_t taken_when_changed(const nlohmann::json& whole) {
+    const auto parts = whole.flatten();
+    std::set<std::string> places;
+    for (const auto& [place, value] : parts.items())
+        for (std::string at = place; !at.empty(); at.resize(at.rfind('/'))) places.insert(at);
+    size_t taken = 0;
+    for (const std::string& place : places)
+        for (const char* other : {"[]", "{}", "\"\"", "null", "-1", "0", "1e300", "[[]]", "true"}) {
+            auto json = whole;
+            json[nlohmann::json::json_pointer(place)] = nlohmann::json::parse(other);
+            const auto document = from_json(json.dump(), "x");
+            if (!document) continue;
+            ++taken;
+            const Results results = analyse(*document);
+            speedbump::report::experiment_table(*document, results, {});
+            speedbump::report::experiment_html(*document, results);
+            speedbump::report::discovery_html({}, {}, speedbump::report::Measured{*document, "x"});
+        }
+    return taken;
+}
+
+TEST(Document, WhatIsTakenCanBeShown) {
+    for (const size_t blocks : {0u, 2u}) // without blocks little else has to fit a changed value
+        EXPECT_GT(taken_when_changed(nlohmann::json::parse(to_json(measured({1.0, 0.0}, blocks)))),
+                  30u);
 }
 
 TEST(Document, MergesHosts) {

@@ -203,6 +203,7 @@ Document read_document(const ordered_json& json) {
     document.settings.max_slowdown = settings.at("max_slowdown").get<double>();
     document.settings.max_cpu = settings.at("max_cpu").get<double>();
     document.progress = json.at("progress").get<std::vector<std::string>>();
+    if (document.progress.empty()) refuse("it has no progress point");
     for (const ordered_json& target : json.at("targets"))
         document.targets.push_back(read_target(target));
     for (const ordered_json& block : json.at("blocks")) {
