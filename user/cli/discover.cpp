@@ -131,10 +131,15 @@ Result<int> discover(const DiscoverArguments& arguments) {
     else
         output->write(report::discovery_text(discovery, output->style(), arguments.output.verbose));
     // All of them are tried: a full disk must not take the others, too.
-    const auto targets_written = targets_file->write(report::discovery_targets(discovery));
-    const auto collapsed_written = collapsed_file->write(report::discovery_collapsed(discovery));
-    const auto html_written = html_file->write(
-        arguments.html_path.empty() ? "" : report::discovery_html(context, discovery, measured));
+    const auto write = [](OutputFile& file, const auto& make) {
+        return file.is_open() ? file.write(make()) : Result<void>();
+    };
+    const auto targets_written =
+        write(*targets_file, [&] { return report::discovery_targets(discovery); });
+    const auto collapsed_written =
+        write(*collapsed_file, [&] { return report::discovery_collapsed(discovery); });
+    const auto html_written =
+        write(*html_file, [&] { return report::discovery_html(context, discovery, measured); });
     for (const auto& written : {targets_written, collapsed_written, html_written, output->finish()})
         if (!written) return written.error();
     const bool found_any = discovery.stacks.profile.stacks() > 0 ||

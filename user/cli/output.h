@@ -50,6 +50,7 @@ class OutputFile {
   public:
     // An empty path: no file, and write() does nothing.
     static Result<OutputFile> open(const std::string& path);
+    bool is_open() const { return fd_.valid(); }
     Result<void> write(std::string_view text);
 
   private:
