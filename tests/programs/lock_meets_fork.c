@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
  * Preloaded into a Python: the first lock that a thread other than the first one takes is held until
- * the program forks, and some time more. Locks of CPython are semaphores before 3.13; the first one
- * of a thread that PyThreadState_New() is called on is the lock of all thread states.
+ * the program forks, or while it does, and some time more. Locks of CPython are semaphores before
+ * 3.13; the first one of a thread that PyThreadState_New() is called on is the lock of all thread
+ * states.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 static atomic_int forks;
+static atomic_int forks_under_way;
 
 static void nap(long ms)
 {
@@ -24,13 +26,13 @@ static void nap(long ms)
 static int hold(int result)
 {
     static _Thread_local int has_held;
-    const int before = atomic_load(&forks);
+    const int before = forks;
     const int error = errno;
 
     if (result != 0 || has_held || gettid() == getpid())
         return result;
     has_held = 1;
-    for (int i = 0; i < 1000 && atomic_load(&forks) == before; ++i)
+    for (int i = 0; i < 1000 && !forks_under_way && forks == before; ++i)
         nap(1);
     nap(20);
     errno = error;
@@ -41,8 +43,11 @@ pid_t fork(void)
 {
     pid_t (*next)(void) = (pid_t (*)(void))dlsym(RTLD_NEXT, "fork");
 
-    atomic_fetch_add(&forks, 1);
-    return next();
+    ++forks_under_way;
+    ++forks;
+    const pid_t result = next();
+    --forks_under_way; /* in the child, too */
+    return result;
 }
 
 int sem_wait(sem_t *semaphore)
