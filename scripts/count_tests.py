@@ -4,7 +4,8 @@
     count_tests.py FOLDER RUN... failed=0|1
 
 Reads FOLDER/RUN.xml for each run. Prints the failed and the skipped tests, the skipped ones with
-their reason, and as last line "N passed, M failed, K skipped". Each case that the sources of a run's
+their reason, then what the failed ones said of it, and as last line "N passed, M failed, K skipped".
+Where only the end of a log is kept, that is there. Each case that the sources of a run's
 tests name must have a result there: one that was not even registered has failed. Exits 1 when a
 test or a step before failed.
 """
@@ -18,6 +19,8 @@ import xml.etree.ElementTree
 TESTS = pathlib.Path(__file__).resolve().parents[1] / "tests"
 sys.path.insert(0, str(TESTS))
 from cases import cases  # noqa: E402
+
+LINES, LINE = 12, 200  # of what a failed test said, and the length of one
 
 
 def google_cases(pattern: str, prefix: str) -> set[str]:
@@ -76,6 +79,17 @@ def skip_reason(case: xml.etree.ElementTree.Element) -> str:
     return (element.get("message") if element is not None else None) or "no reason given"
 
 
+def failure(case: xml.etree.ElementTree.Element) -> list[str]:
+    """The lines of a failed test's output that say why, or its last ones."""
+    lines = [line.rstrip() for line in (case.findtext("system-out") or "").splitlines() if line.strip()]
+    chosen: set[int] = set()
+    for number, line in enumerate(lines):
+        if re.search(r": Failure$|Error\b|^E  |FAIL|runtime error|panic|BUG:", line):
+            chosen.update(range(number, number + 6 if line.endswith(": Failure") else number + 1))
+    kept = [line for number, line in enumerate(lines) if number in chosen] or lines
+    return [line[:LINE] for line in kept[-LINES:]]
+
+
 def is_skip(case: xml.etree.ElementTree.Element) -> bool:
     """Whether the test chose to be skipped; one that could not be started has failed."""
     element = case.find("skipped")
@@ -87,6 +101,7 @@ def main() -> int:
     folder, *runs = sys.argv[1:]
     passed = failed = skipped = 0
     wrong = False
+    reasons: list[str] = []
     for run in runs:
         if run.startswith("failed="):
             wrong = run != "failed=0"
@@ -104,6 +119,7 @@ def main() -> int:
             else:
                 failed += 1
                 print(f"FAILED   {name}")
+                reasons += [f"-- {name}", *failure(case)]
         time = sum(float(case.get("time", 0)) for case in tests)
         print(f"{run}: {len(tests)} tests, {time:.0f} s")
         missing = wanted(run) - ran
@@ -112,6 +128,7 @@ def main() -> int:
         for name in sorted(missing):
             print(f"FAILED   {run}: {name} did not run")
         failed += len(missing)
+    print("\n".join(reasons), end="\n" if reasons else "")
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if wrong or failed else 0
 
