@@ -29,6 +29,13 @@ def test_exit_status_is_the_programs() -> None:
         assert done.status == status, done
 
 
+def test_its_status_counts_where_nothing_matched_and_the_session_ends_first() -> None:
+    targets = targets_file("+exe:nonesuch")
+    done = Run("run", "--missing=ignore", targets, "--", "/bin/sh", "-c",
+               '"$0" detach --session $PPID && sleep 0.2 && exit 7', SPEEDBUMP)
+    assert done.status == 7, done
+
+
 def test_death_by_a_signal_is_128_and_its_number() -> None:
     for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV):
         done = run(PUPPET, f"signal {int(number)}")

@@ -29,6 +29,7 @@ Result<int> run(SessionArguments arguments, const std::vector<std::string>& prog
     arguments.session.run_command = program;
 
     std::optional<int> exec_failure;
+    bool is_released = false;
     lifecycle::WatchHooks hooks;
     hooks.after_arming = [&](session::Session& session) -> Result<void> {
         const auto python_path_entry = session.python_path_entry();
@@ -36,6 +37,7 @@ Result<int> run(SessionArguments arguments, const std::vector<std::string>& prog
         auto released = child->release(*python_path_entry);
         if (!released)
             exec_failure = lifecycle::exit_status_of_exec_error(released.error().error_number);
+        is_released = released.has_value();
         return released;
     };
     hooks.program_ended = [&] {
@@ -50,9 +52,10 @@ Result<int> run(SessionArguments arguments, const std::vector<std::string>& prog
         log::error(program[0] + ": " + reason.error().message);
         return *exec_failure;
     }
-    // The program ran all the same with --missing=ignore: its status counts.
+    // The program runs all the same with --missing=ignore: its status counts. It may have ended
+    // and still be a moment away from being reaped.
     const bool only_unmatched = !reason && reason.error().kind == ErrorKind::kNothingMatched;
-    if (only_unmatched && child->poll()) {
+    if (only_unmatched && is_released) {
         log::warning(reason.error().message);
         return child->wait();
     }
