@@ -6,6 +6,7 @@
 #   scripts/bench.sh [PART]...   cost error outsider syscall attach tree newborn family
 #                               python inject experiment ab services inspect; default: all
 #   scripts/bench.sh slices      services with all targets at once, and one after the other
+#   scripts/bench.sh shapes      the worked examples of docs/methodology.md
 #   scripts/bench.sh stacks      how many stacks are wrong, of a million of each program and Python
 #   scripts/bench.sh coverage    how often the model of experiments is right, of 4,000 simulated services
 #                               AB_PAIRS=200 scripts/bench.sh ab: as many live pairs, a minute each
@@ -17,10 +18,10 @@ default=(cost error outsider syscall attach tree newborn family python inject ex
 parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=("${default[@]}")
 for part in "${parts[@]}"; do
-    case " ${default[*]} slices stacks coverage module " in
+    case " ${default[*]} slices shapes stacks coverage module " in
     *" $part "*) ;;
     *)
-        echo "unknown part '$part': ${default[*]} slices stacks coverage module" >&2
+        echo "unknown part '$part': ${default[*]} slices shapes stacks coverage module" >&2
         exit 2
         ;;
     esac
@@ -52,6 +53,7 @@ for part in "${parts[@]}"; do
         python3 tests/bench/ab.py build/speedbump build/programs "${AB_PAIRS:-10}"
         ;;
     slices) python3 tests/bench/slices.py build/speedbump build/tests/bench/slices ;;
+    shapes) python3 tests/bench/shapes.py build/speedbump build/programs ;;
     services) python3 tests/bench/experiment_services.py build/speedbump build/bench-services ;;
     inspect)
         scripts/sid-root.sh >&2
