@@ -8,10 +8,11 @@ Prints the command and its table for each kind.
 """
 
 import os
-import pathlib
 import subprocess
 import sys
 import tempfile
+
+from experiment import Bench
 
 TIME = os.environ.get("SHAPES_TIME", "30s")
 # A line for each target, and the options besides the usual ones.
@@ -25,30 +26,23 @@ KINDS = {
 }
 
 
-def show(speedbump: str, programs: str, kind: str) -> None:
+def show(bench: Bench, kind: str) -> None:
     lines, options = KINDS[kind]
-    with tempfile.TemporaryDirectory() as folder:
-        targets = pathlib.Path(folder) / "targets.txt"
-        targets.write_text("".join(f"{line}\n" for line in lines))
-        service = subprocess.Popen([f"{programs}/known_service", kind], stdin=subprocess.PIPE,
-                                   stdout=subprocess.PIPE, text=True)
-        try:
-            assert service.stdout is not None and service.stdout.readline() == "ready\n"
-            command = [speedbump, "experiment", "-q", "--pid", str(service.pid),
-                       "--progress=native:exe:unit_done", f"--time={TIME}", "--max-cpu=2", *options,
-                       str(targets)]
-            shown = ["speedbump experiment --pid $(pidof known_service)", *command[5:-1], "targets.txt"]
-            print(f"-- {kind}: {', '.join(lines)}\n$ {' '.join(shown)}", flush=True)
-            subprocess.run(command, stdin=subprocess.DEVNULL)
-        finally:
-            service.kill()
-            service.wait()
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as targets, bench.service(kind) as service:
+        targets.write("".join(f"{line}\n" for line in lines))
+        targets.flush()
+        options = ["--progress=native:exe:unit_done", f"--time={TIME}", "--max-cpu=2", *options]
+        print(f"-- {kind}: {', '.join(lines)}\n"
+              f"$ speedbump experiment --pid $(pidof known_service) {' '.join(options)} targets.txt",
+              flush=True)
+        subprocess.run([bench.speedbump, "experiment", "-q", "--pid", str(service.pid), *options,
+                        targets.name], stdin=subprocess.DEVNULL)
 
 
 def main() -> None:
     speedbump, programs, *kinds = sys.argv[1:]
     for kind in kinds or KINDS:
-        show(speedbump, programs, kind)
+        show(Bench(speedbump, programs), kind)
 
 
 if __name__ == "__main__":
