@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR MIT)
 /*
- * Progress points: counts events of the session's processes, and times calls. Delays nothing.
+ * Progress points: counts events of the session's processes, times calls, and tells of those at a
+ * device's interface. Delays nothing.
  */
 #define __VMLINUX_H__ /* bpf_tracing.h: the registers have the kernel's names */
 #include "kernel.h"
@@ -63,6 +64,14 @@ struct {
 	__type(key, __u32);
 	__type(value, struct sb_progress_site);
 } sites SEC(".maps");
+
+/* What happens at a device's interface. The loader makes it larger where it is needed. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} device_events SEC(".maps");
+
+__u64 lost_device_events; /* the ring was full */
 
 static __always_inline bool sb_is_member(void)
 {
@@ -206,6 +215,14 @@ static __always_inline void sb_call_ends(const struct sb_call *call, __u64 now)
 	sb_count(call->progress);
 }
 
+/* Whether the call that is at the site ends there. */
+static __always_inline bool sb_is_end(const struct sb_progress_site *site, const __u64 *registers)
+{
+	if (site->condition != SB_ALWAYS && !sb_is_taken(site->condition, registers[SB_FLAGS]))
+		return false;
+	return !site->is_indirect || sb_leads_out(site, registers);
+}
+
 static __always_inline void sb_time(void *ctx, const struct sb_progress_site *site)
 {
 	__u64 registers[SB_REGISTERS], now = bpf_ktime_get_ns();
@@ -221,17 +238,119 @@ static __always_inline void sb_time(void *ctx, const struct sb_progress_site *si
 		if (bpf_map_update_elem(&calls, &call, &start, BPF_ANY))
 			__sync_fetch_and_add(&lost_calls, 1);
 	}
-	if (!(site->actions & SB_PROGRESS_ENDS))
-		return;
-	if (site->condition != SB_ALWAYS && !sb_is_taken(site->condition, registers[SB_FLAGS]))
-		return;
-	if (site->is_indirect && !sb_leads_out(site, registers))
+	if (!(site->actions & SB_PROGRESS_ENDS) || !sb_is_end(site, registers))
 		return;
 	sb_call_ends(&call, site->actions & SB_PROGRESS_BEGINS ? bpf_ktime_get_ns() : now);
 }
 
+static __always_inline __u64 sb_argument(const struct sb_argument *argument,
+					 const __u64 *registers, __u64 place)
+{
+	__u64 value = sb_register(registers, argument->number);
+
+	if (argument->on_stack &&
+	    bpf_probe_read_user(&value, sizeof(value), (void *)(place + argument->on_stack)))
+		return 0;
+	if (argument->within != SB_NOT_WITHIN &&
+	    bpf_probe_read_user(&value, sizeof(value), (void *)(value + argument->within)))
+		return 0;
+	return value;
+}
+
+static __always_inline bool sb_is_there(const struct sb_argument *argument)
+{
+	return argument->number != SB_NO_REGISTER || argument->on_stack;
+}
+
+/* The next event, to be submitted; NULL, and counted, when there is no room. */
+static __always_inline struct sb_device_event *sb_device_event(const struct sb_call *call)
+{
+	struct sb_device_event *event =
+		bpf_ringbuf_reserve(&device_events, sizeof(*event), 0);
+	__u64 id = bpf_get_current_pid_tgid();
+
+	if (!event) {
+		__sync_fetch_and_add(&lost_device_events, 1);
+		return NULL;
+	}
+	event->tgid = id >> 32;
+	event->tid = (__u32)id;
+	event->progress = call->progress;
+	event->place = call->place;
+	event->begin_ns = 0;
+	event->queue = 0;
+	event->event = 0;
+	event->actions = 0;
+	return event;
+}
+
+static __always_inline void sb_device_begins(const struct sb_progress_site *site,
+					     const __u64 *registers, const struct sb_call *call)
+{
+	struct sb_device_event *event;
+	__u64 at;
+
+	if (site->actions & SB_PROGRESS_LAUNCHES)
+		sb_count(site->progress);
+	event = sb_device_event(call);
+	if (!event)
+		return;
+	event->actions = site->actions & SB_PROGRESS_CALLS;
+	if (sb_is_there(&site->queue))
+		event->actions |= SB_DEVICE_HAS_QUEUE;
+	if (sb_is_there(&site->event))
+		event->actions |= SB_DEVICE_HAS_EVENT;
+	event->queue = sb_argument(&site->queue, registers, call->place);
+	event->event = sb_argument(&site->event, registers, call->place);
+	at = bpf_ktime_get_ns();
+	event->at_ns = at;
+	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+	if ((site->actions & SB_PROGRESS_BEGINS) &&
+	    bpf_map_update_elem(&calls, call, &at, BPF_ANY))
+		__sync_fetch_and_add(&lost_calls, 1);
+}
+
+static __always_inline void sb_device_ends(const struct sb_call *call, __u64 now)
+{
+	__u64 *start = bpf_map_lookup_elem(&calls, call);
+	struct sb_device_event *event;
+	__u64 begin;
+
+	if (!start)
+		return;
+	begin = *start;
+	if (bpf_map_delete_elem(&calls, call))
+		return;
+	event = sb_device_event(call);
+	if (!event)
+		return;
+	event->begin_ns = begin;
+	event->at_ns = now;
+	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+}
+
+static __always_inline void sb_at_device_site(void *ctx, const struct sb_progress_site *site)
+{
+	__u64 registers[SB_REGISTERS], now = bpf_ktime_get_ns();
+	struct sb_call call;
+
+	if (!sb_is_member())
+		return;
+	bpf_probe_read_kernel(registers, sizeof(registers), ctx);
+	if (!sb_call_at(site, registers, &call))
+		return;
+	if (site->actions & SB_PROGRESS_CALLS)
+		sb_device_begins(site, registers, &call);
+	if ((site->actions & SB_PROGRESS_DEVICE_ENDS) && sb_is_end(site, registers))
+		sb_device_ends(&call, now);
+}
+
 #else
 static __always_inline void sb_time(void *ctx, const struct sb_progress_site *site)
+{
+}
+
+static __always_inline void sb_at_device_site(void *ctx, const struct sb_progress_site *site)
 {
 }
 #endif
@@ -246,7 +365,10 @@ static __always_inline int sb_at_site(void *ctx)
 		return 0;
 	if (site->actions & SB_PROGRESS_COUNTS)
 		return sb_count(site->progress);
-	sb_time(ctx, site);
+	if (site->actions & SB_PROGRESS_DEVICE)
+		sb_at_device_site(ctx, site);
+	else
+		sb_time(ctx, site);
 	return 0;
 }
 

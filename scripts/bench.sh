@@ -4,9 +4,10 @@
 # machine.
 #
 #   scripts/bench.sh [PART]...   cost error outsider syscall attach tree newborn family
-#                               python inject experiment ab services inspect; default: all
+#                               python regroup inject experiment ab services inspect; default: all
 #   scripts/bench.sh slices      services with all targets at once, and one after the other
 #   scripts/bench.sh shapes      the worked examples of docs/methodology.md
+#   scripts/bench.sh device      who waits for whom, of 100 random hosts and devices whose answer is known
 #   scripts/bench.sh stacks      how many stacks are wrong, of a million of each program and Python
 #   scripts/bench.sh coverage    how often the model of experiments is right, of 4,000 simulated services
 #                               AB_PAIRS=200 scripts/bench.sh ab: as many live pairs, a minute each
@@ -14,14 +15,14 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-default=(cost error outsider syscall attach tree newborn family python inject experiment ab services inspect)
+default=(cost error outsider syscall attach tree newborn family python regroup inject experiment ab services inspect)
 parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=("${default[@]}")
 for part in "${parts[@]}"; do
-    case " ${default[*]} slices shapes stacks coverage module " in
+    case " ${default[*]} slices shapes device stacks coverage module " in
     *" $part "*) ;;
     *)
-        echo "unknown part '$part': ${default[*]} slices shapes stacks coverage module" >&2
+        echo "unknown part '$part': ${default[*]} slices shapes device stacks coverage module" >&2
         exit 2
         ;;
     esac
@@ -40,6 +41,12 @@ for part in "${parts[@]}"; do
         python3 tests/bench/python_hook.py build/pyext/interpreters.tsv
         python3 tests/bench/python_startup.py build/pyext/interpreters.tsv
         ;;
+    regroup)
+        while IFS=$'\t' read -r name python package; do
+            case $name in sid-*) continue ;; esac # in a root of its own, without these files
+            "$python" tests/bench/python_regroup.py "$package"/speed_bump/_core*.so
+        done <build/pyext/interpreters.tsv
+        ;;
     module)
         for kernel in 6.1 6.12; do
             echo "Linux $kernel, emulated:"
@@ -52,8 +59,13 @@ for part in "${parts[@]}"; do
         build/tests/simulated/pairs 4000
         python3 tests/bench/ab.py build/speedbump build/programs "${AB_PAIRS:-10}"
         ;;
-    slices) python3 tests/bench/slices.py build/speedbump build/tests/bench/slices ;;
+    slices) python3 tests/bench/slices.py build/speedbump ;;
     shapes) python3 tests/bench/shapes.py build/speedbump build/programs ;;
+    device)
+        SPEEDBUMP_PROGRAMS=$PWD/build/programs SPEEDBUMP_DEVICE_CONFIGS=${DEVICE_CONFIGS:-100} \
+            SPEEDBUMP_DEVICE_SEED=${DEVICE_SEED:-1} build/tests/runtime/device_live_test \
+            --gtest_filter='*RandomConfigurations*'
+        ;;
     services) python3 tests/bench/experiment_services.py build/speedbump build/bench-services ;;
     inspect)
         scripts/sid-root.sh >&2

@@ -49,6 +49,7 @@ packages_of() {
         packages_of check
         echo clang-tidy strace python3-pytest python3-numpy redis-server redis-tools nginx postgresql apache2-utils \
             util-linux gunicorn python3-flask chromium python3-pip python3-venv golang-go "$newer" \
+            python3-django python3-fastapi uvicorn python3-celery python3-redis python3-psycopg2 \
             debootstrap perl ruby php-cli nodejs default-jdk-headless sqlite3 openssl
         ;;
     demo) echo redis-server redis-tools gunicorn python3-flask apache2-utils python3 procps ;;

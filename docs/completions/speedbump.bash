@@ -64,7 +64,7 @@ _speedbump() {
         ;;
     --progress)
         mapfile -t COMPREPLY < <(compgen -W \
-            'native: python: latency: usdt: syscall: command: file: http:' -- "$current")
+            'native: python: latency: usdt: syscall: command: file: http: device:' -- "$current")
         return
         ;;
     --delay | --start | --duration | --stats | --every | --for | --budget | --rate | --top) return ;;
@@ -88,7 +88,7 @@ _speedbump() {
         doctor) options="--pid $output" ;;
         experiment)
             options="--pid --cgroup --ab --fail-if-worse --junit --progress --doses --blocks --precision --time --seed
-                --positive --bisect --max-slowdown --max-cpu --slice --settle --no-off
+                --positive --bisect --whole --max-slowdown --max-cpu --slice --settle --live --no-off
                 --no-children --html $output"
             ;;
         report) options="--html $output" ;;

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "clock.h"
+#include "gil.h"
 #include "python_util.h"
 
 namespace speedbump::python {
@@ -31,7 +32,8 @@ std::optional<double> time_call(PyObject* run, PyObject* count, PyObject* probe)
     std::array<double, 24> batches{};
     for (double& batch : batches) {
         const uint64_t begin = now_ns();
-        const Ref result(PyObject_CallFunctionObjArgs(run, count, probe, nullptr));
+        const Ref result(
+            stay([=] { return PyObject_CallFunctionObjArgs(run, count, probe, nullptr); }));
         if (!result) return std::nullopt;
         batch = static_cast<double>(now_ns() - begin) / static_cast<double>(kCalls);
     }
@@ -71,7 +73,9 @@ bool calibrate_hook(Interpreter& interpreter) {
     if (PyDict_SetItemString(globals.get(), "__builtins__", PyEval_GetBuiltins()) != 0) {
         return false;
     }
-    const Ref executed(PyEval_EvalCode(code.get(), globals.get(), globals.get()));
+    const Ref executed(stay([code = code.get(), globals = globals.get()] {
+        return PyEval_EvalCode(code, globals, globals);
+    }));
     if (!executed) return false;
     PyObject* run = PyDict_GetItemString(globals.get(), "run");
     PyObject* probe = PyDict_GetItemString(globals.get(), "probe");

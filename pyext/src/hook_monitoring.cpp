@@ -104,11 +104,14 @@ bool register_events(Interpreter& interpreter, long event) {
 
 } // namespace
 
+bool look_anew(Interpreter& interpreter) {
+    if (!interpreter.hooked) return true;
+    const Ref restarted(PyObject_CallMethod(interpreter.monitoring, "restart_events", nullptr));
+    return static_cast<bool>(restarted);
+}
+
 bool hook(Interpreter& interpreter) {
-    if (interpreter.hooked) {
-        const Ref restarted(PyObject_CallMethod(interpreter.monitoring, "restart_events", nullptr));
-        return static_cast<bool>(restarted);
-    }
+    if (interpreter.hooked) return look_anew(interpreter);
     PyObject* found = PySys_GetObject("monitoring");
     if (found == nullptr) {
         PyErr_SetString(PyExc_RuntimeError, "this interpreter has no sys.monitoring");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "interpreters.h"
 
+#include "gil.h"
 #include "python_util.h"
 
 namespace speedbump::python {
@@ -49,12 +50,12 @@ void for_each_interpreter(const std::function<void()>& work) {
         PyThreadState* visitor = PyThreadState_New(state);
         if (visitor == nullptr) continue;
         PyEval_SaveThread();
-        PyEval_RestoreThread(visitor);
+        take_gil(visitor);
         work();
         PyErr_Clear();
         PyThreadState_Clear(visitor);
         PyThreadState_DeleteCurrent();
-        PyEval_RestoreThread(own);
+        take_gil(own);
     }
 }
 

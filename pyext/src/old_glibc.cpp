@@ -21,9 +21,11 @@
 
 #if defined(__x86_64__)
 #define SB_OLDEST "GLIBC_2.2.5"
+#define SB_OLDEST_CANCEL "GLIBC_2.3.3"
 #define SB_JUMP(symbol) "jmp *" symbol "@GOTPCREL(%rip)\n"
 #elif defined(__aarch64__)
 #define SB_OLDEST "GLIBC_2.17"
+#define SB_OLDEST_CANCEL SB_OLDEST
 #define SB_JUMP(symbol)                \
     "adrp x16, :got:" symbol           \
     "\n"                               \
@@ -41,11 +43,15 @@
             "\n"                                      \
             ".type " name ", %function\n" before name \
             ":\n" SB_JUMP(symbol) ".size " name ", . - " name "\n.previous\n");
-#define SB_OLD(name) \
-    SB_FORWARD(#name, "sb_old_" #name, ".symver sb_old_" #name ", " #name "@" SB_OLDEST "\n")
+#define SB_OLD_AT(name, version) \
+    SB_FORWARD(#name, "sb_old_" #name, ".symver sb_old_" #name ", " #name "@" version "\n")
+#define SB_OLD(name) SB_OLD_AT(name, SB_OLDEST)
 #define SB_SAME(name, older) SB_FORWARD(#name, #older, "")
 
 SB_OLD(__pthread_key_create)
+SB_OLD_AT(__pthread_register_cancel, SB_OLDEST_CANCEL)
+SB_OLD_AT(__pthread_unregister_cancel, SB_OLDEST_CANCEL)
+SB_OLD_AT(__pthread_unwind_next, SB_OLDEST_CANCEL)
 SB_OLD(dladdr)
 SB_OLD(dlsym)
 SB_OLD(pthread_attr_getstack)

@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -16,9 +15,13 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "calibrate.h"
+#include "clock.h"
+#include "gil.h"
+#include "groups.h"
 #include "interpreters.h"
 #include "python_util.h"
 #include "targets/parser.h"
@@ -30,7 +33,7 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kFunctionsPerPacket = 64;
-constexpr size_t kMaxDescriptors = 3; // settings, counters, a long targets file
+constexpr size_t kMaxDescriptors = 4; // settings, counters, a long targets file, groups
 constexpr int kBeginTimeoutMs = 10000;
 constexpr const char* kTaken = "another session has this process already";
 
@@ -46,18 +49,6 @@ struct Channel {
 
 // The channel being served; null in a forked child, whose copies of its locks may be taken.
 std::atomic<Channel*> g_channel{nullptr};
-
-// Gives the GIL up for as long as it lives.
-class WithoutGil {
-  public:
-    WithoutGil() : thread_(PyEval_SaveThread()) {}
-    ~WithoutGil() { PyEval_RestoreThread(thread_); }
-    WithoutGil(const WithoutGil&) = delete;
-    WithoutGil& operator=(const WithoutGil&) = delete;
-
-  private:
-    PyThreadState* thread_;
-};
 
 void wake(const Channel& channel) {
     const uint64_t one = 1;
@@ -129,25 +120,6 @@ Packet receive_packet(const Channel& channel) {
     return packet;
 }
 
-Result<std::string> read_text(int fd) {
-    struct stat status {};
-    if (::fstat(fd, &status) != 0) return errno_error("fstat of the targets", errno);
-    if (status.st_size < 0 || static_cast<size_t>(status.st_size) > targets::kMaxFileBytes) {
-        return make_error(ErrorKind::kInvalid, "the targets file is too large");
-    }
-    std::string text(static_cast<size_t>(status.st_size), '\0');
-    size_t done = 0;
-    while (done < text.size()) {
-        const ssize_t got =
-            ::pread(fd, text.data() + done, text.size() - done, static_cast<off_t>(done));
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return errno_error("read of the targets", errno);
-        if (got == 0) return make_error(ErrorKind::kInvalid, "the targets file shrank");
-        done += static_cast<size_t>(got);
-    }
-    return text;
-}
-
 struct Begin {
     SessionSpec spec;
     std::vector<std::string> warnings;
@@ -167,7 +139,9 @@ Result<Begin> read_begin(Packet& packet) {
         return make_error(ErrorKind::kInvalid, "the begin came without a table");
     }
     std::string text;
-    if (message.contains("targets")) {
+    const bool is_long = !message.contains("targets");
+    const size_t groups_at = is_long ? 3 : 2; // among the descriptors
+    if (!is_long) {
         text = message.at("targets").get<std::string>();
     } else if (packet.descriptors.size() > 2) {
         Result<std::string> read = read_text(packet.descriptors[2].get());
@@ -187,6 +161,13 @@ Result<Begin> read_begin(Packet& packet) {
     Result<Table> table = Table::map(packet.descriptors[0].get(), packet.descriptors[1].get());
     if (!table) return table.error();
     begin.spec.table = std::move(*table);
+    if (packet.descriptors.size() > groups_at) {
+        Result<Grouping> grouping =
+            read_grouping(packet.descriptors[groups_at].get(), message.at("groups").get<uint32_t>(),
+                          begin.spec.table.target_count());
+        if (!grouping) return grouping.error();
+        begin.spec.grouping = std::move(*grouping);
+    }
     return begin;
 }
 
@@ -253,35 +234,92 @@ PyMethodDef kAtExit = {"speed_bump_at_exit", at_exit, METH_NOARGS, nullptr};
 
 // Registers or unregisters the function; an interpreter without atexit is left as it is.
 void call_atexit(const char* method, PyObject* function) {
-    const Ref module(PyImport_ImportModule("atexit"));
+    const Ref module(stay([] { return PyImport_ImportModule("atexit"); }));
     const Ref result(module ? PyObject_CallMethod(module.get(), method, "O", function) : nullptr);
     PyErr_Clear();
 }
 
-// Waits for the end of the session, passing on what is found. GIL not held. The reason.
-const char* wait_for_end(Channel& channel) {
+// Has the functions of some lines told apart anew; `grouping` is the one before then. What is to be
+// answered; GIL held.
+json tell_apart(Grouping& grouping) {
+    const uint64_t begun_ns = now_ns();
+    json answer = {{"op", "grouped"}, {"number", grouping.number}};
+    regroup(grouping);
+    std::string failure;
+    for_each_interpreter([&failure] {
+        Interpreter* interpreter = this_interpreter();
+        if (interpreter == nullptr || !look_anew(*interpreter)) failure = take_error_text();
+    });
+    if (!failure.empty()) answer["reason"] = failure;
+    answer["held_ns"] = now_ns() - begun_ns;
+    return answer;
+}
+
+// Of a "groups" packet. GIL not held.
+Result<Grouping> read_groups(const json& message, const Packet& packet) {
+    if (packet.descriptors.empty())
+        return make_error(ErrorKind::kInvalid, "the groups came without a file");
+    return read_grouping(packet.descriptors.front().get(), message.at("number").get<uint32_t>(),
+                         session_table().target_count());
+}
+
+// What ended the wait for the loader: the session, or how functions are to be told apart now.
+struct Word {
+    const char* end = nullptr;
+    std::optional<Grouping> grouping;
+};
+
+// Waits for word of the loader, passing on what is found. GIL not held.
+Word wait_for_word(Channel& channel) {
     for (;;) {
         pollfd events[] = {{channel.socket.get(), POLLIN, 0}, {channel.wake.get(), POLLIN, 0}};
-        if (::poll(events, 2, -1) < 0 && errno != EINTR) return "detach";
+        if (::poll(events, 2, -1) < 0 && errno != EINTR) return {"detach", {}};
         if (events[1].revents != 0) {
             uint64_t count = 0;
             [[maybe_unused]] const ssize_t got = ::read(channel.wake.get(), &count, sizeof count);
             {
                 const std::lock_guard lock(channel.mutex);
-                if (channel.exiting) return "exit";
+                if (channel.exiting) return {"exit", {}};
             }
             for (json list = take_found(channel); !list.empty(); list = take_found(channel)) {
                 if (!send_packet(channel, {{"op", "matched"}, {"matched", list}})) {
-                    return "detach";
+                    return {"detach", {}};
                 }
             }
         }
         if (events[0].revents != 0) {
             const Packet packet = receive_packet(channel);
-            if (packet.text.empty()) return "detach";
+            if (packet.text.empty()) return {"detach", {}};
             const json message = json::parse(packet.text, nullptr, false);
-            if (message.is_object() && message.value("op", "") == "detach") return "detach";
+            const std::string op = message.is_object() ? message.value("op", "") : "";
+            if (op == "detach") return {"detach", {}};
+            if (op != "groups") continue;
+            Result<Grouping> grouping = read_groups(message, packet);
+            if (grouping) return {nullptr, std::move(*grouping)};
+            if (!send_packet(channel, {{"op", "grouped"},
+                                       {"number", message.at("number")},
+                                       {"reason", grouping.error().message}}))
+                return {"detach", {}};
         }
+    }
+}
+
+// Sends the first packet, and does what the loader says until the end of the session, of which it
+// gives the reason; delays have ended then. GIL held.
+const char* obey(Channel& channel, json answer) {
+    Word word;
+    for (;;) {
+        {
+            const WithoutGil without;
+            word = Word(); // the groups of before are not freed with the GIL held
+            if (send_packet(channel, answer))
+                word = wait_for_word(channel);
+            else
+                word.end = "detach";
+            if (word.end != nullptr) stop_delays();
+        }
+        if (word.end != nullptr) return word.end;
+        answer = tell_apart(*word.grouping);
     }
 }
 
@@ -313,6 +351,7 @@ void take_part(Channel& channel, Packet first) {
     std::vector<std::string> warnings;
     if (inherited) {
         set_place(begin->spec.place);
+        if (begin->spec.grouping.number != session_grouping()) tell_apart(begin->spec.grouping);
     } else {
         if (!calibrate_hook(*interpreter)) {
             return refuse(channel, "calibration failed: " + take_error_text());
@@ -326,20 +365,14 @@ void take_part(Channel& channel, Packet first) {
     }
     const bool from_start = release_start();
     const std::string version(Py_GetVersion(), std::strcspn(Py_GetVersion(), " "));
-    const char* reason = nullptr;
-    {
-        const WithoutGil without;
-        const bool told = send_packet(channel, {{"op", "ready"},
-                                                {"version", version},
-                                                {"pid", ::getpid()},
-                                                {"inherited", inherited},
-                                                {"from_start", from_start},
-                                                {"overhead_ns", g_live.overhead_ns},
-                                                {"matched", take_found(channel)},
-                                                {"warnings", warnings}});
-        reason = told ? wait_for_end(channel) : "detach";
-        stop_delays();
-    }
+    const char* reason = obey(channel, {{"op", "ready"},
+                                        {"version", version},
+                                        {"pid", ::getpid()},
+                                        {"inherited", inherited},
+                                        {"from_start", from_start},
+                                        {"overhead_ns", g_live.overhead_ns},
+                                        {"matched", take_found(channel)},
+                                        {"warnings", warnings}});
     unhook_everywhere();
     end_session();
     send_packet(channel, {{"op", "gone"}, {"reason", reason}});

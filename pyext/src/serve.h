@@ -18,6 +18,13 @@
 //       with each target's root_mask. "pid_namespace" is the number of the namespace that the
 //       process's PID is one of, which goes into its counters. "clock_offset_ns" is what its
 //       CLOCK_MONOTONIC is ahead of the host's, on which the table's windows are.
+//       "groups":N may be there as well, with a last descriptor: as a "groups" packet.
+//   {"op":"groups", "number":N}
+//       With a descriptor of a text {"lines":[I...], "groups":[[MODULE, GLOB, NAME, GLOB, T]...]}:
+//       from now on the functions of these lines are told apart by the groups, of which the last
+//       one that matches decides: a function counts, and is delayed, as entry T of the table says,
+//       or, with null, not at all. GLOB: whether the half before it is one. Replaces the groups of
+//       before.
 //   {"op":"list"}      Instead of a begin: what functions are there? Nothing is hooked.
 //   {"op":"detach"}    or end of file: the loader is gone. Delays end at once in this process.
 //
@@ -30,7 +37,10 @@
 //       was forked from an attached one and was hooked before. "from_start": nothing of its program
 //       has run yet.
 //   {"op":"matched", "matched":[...]}  more functions, also right after "ready" when there are
-//   many.
+//   many; "line" is that of the targets file, whatever their group.
+//   {"op":"grouped", "number":N, "held_ns":N}
+//       It is done: later calls count as their new groups. It took the GIL for so long; with a
+//       "reason" (and perhaps without held_ns) it failed.
 //   {"op":"functions", "functions":[{"module":..,"name":..,"file":..}...]}   part of the list
 //   {"op":"gone", "reason":"detach"|"exit"|"listed"}  the hooks are out; the socket is closed.
 //

@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "clock.h"
+#include "gil.h"
 #include "python_util.h"
 #include "qualname.h"
 #include "targets/matcher.h"
@@ -18,6 +19,7 @@ namespace {
 
 struct Session {
     SessionSpec spec;
+    uint32_t first_generation = 0;
     // The lines that decide here, and for each its index in the file.
     targets::TargetsFile deciding;
     std::vector<uint32_t> deciding_index;
@@ -113,7 +115,8 @@ Interpreter* this_interpreter() {
         return static_cast<Interpreter*>(PyCapsule_GetPointer(capsule, kCapsuleName));
     }
     if (PyErr_Occurred()) return nullptr;
-    const Ref gc(PyImport_ImportModule("gc")); // found in sys.modules when it is needed
+    // Found in sys.modules when it is needed.
+    const Ref gc(stay([] { return PyImport_ImportModule("gc"); }));
     if (!gc) return nullptr;
     auto interpreter = std::make_unique<Interpreter>();
     interpreter->state = state;
@@ -155,8 +158,9 @@ Result<void> begin_session(SessionSpec spec) {
     g_live.shared_slot = table.slot(0);
     g_live.roots = session->spec.roots;
     g_live.place = session->spec.place;
-    shared().session = std::move(session);
     next_generation();
+    session->first_generation = generation_of(g_live.no_match.load());
+    shared().session = std::move(session);
     g_live.running.store(1, std::memory_order_release);
     return {};
 }
@@ -214,6 +218,18 @@ void forget_decisions() {
     next_generation();
 }
 
+void regroup(Grouping& grouping) {
+    const std::lock_guard lock(shared().mutex);
+    if (!shared().session) return;
+    std::swap(shared().session->spec.grouping, grouping);
+    next_generation();
+}
+
+uint32_t session_grouping() {
+    const std::lock_guard lock(shared().mutex);
+    return shared().session ? shared().session->spec.grouping.number : 0;
+}
+
 namespace {
 
 std::string module_name(PyObject* globals) {
@@ -228,6 +244,8 @@ Decision decide(Interpreter& interpreter, PyCodeObject* code, PyObject* globals)
     const ErrorAside aside;
     const Decision no_match = g_live.no_match.load(std::memory_order_acquire);
     Decision decision = no_match;
+    const auto known = static_cast<Decision>(
+        reinterpret_cast<uintptr_t>(code_extra(code, interpreter.decision_index)));
     try {
         FoundFunction function;
         note_nested_names(interpreter, code);
@@ -244,8 +262,13 @@ Decision decide(Interpreter& interpreter, PyCodeObject* code, PyObject* globals)
                 if (line != nullptr) {
                     function.line = session.deciding_index[static_cast<size_t>(
                         line - session.deciding.lines.data())];
-                    decision |= uint64_t{function.line} + 1;
-                    found = session.spec.found;
+                    const Grouping& grouping = session.spec.grouping;
+                    const auto target = grouping.target_of(function.line, function.module,
+                                                           function.file, function.name);
+                    if (target) decision |= uint64_t{*target} + 1;
+                    // Grouped anew they are told of already.
+                    const bool is_new = generation_of(known) < session.first_generation;
+                    if (grouping.number == 0 || is_new) found = session.spec.found;
                 }
             }
         }
@@ -317,7 +340,7 @@ bool collect_functions(std::vector<Ref>& functions) {
         &functions);
     return true;
 #else
-    const Ref gc(PyImport_ImportModule("gc"));
+    const Ref gc(stay([] { return PyImport_ImportModule("gc"); }));
     if (!gc) return false;
     const Ref objects(PyObject_CallMethod(gc.get(), "get_objects", nullptr));
     if (!objects) return false;
@@ -351,8 +374,7 @@ void for_each_function(const std::vector<Ref>& functions, Look look) {
         look(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function.get())),
              PyFunction_GET_GLOBALS(function.get()));
         if (now_ns() - held_since > kHoldNs) {
-            PyThreadState* thread = PyEval_SaveThread();
-            PyEval_RestoreThread(thread);
+            { const WithoutGil without; }
             held_since = now_ns();
         }
     }

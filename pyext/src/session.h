@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "compat.h"
+#include "groups.h"
 #include "table.h"
 #include "targets/target.h"
 #include "util/result.h"
@@ -57,6 +58,7 @@ struct SessionSpec {
     Table table;                   // of at least file.lines.size() targets
     uint64_t roots = ~uint64_t{0}; // the roots this process belongs to
     Place place;
+    Grouping grouping;
     std::string identity;                     // of a loader's session; empty: the program's own
     std::function<void(FoundFunction)> found; // called with the GIL held; may be empty
 };
@@ -76,10 +78,18 @@ const Table& session_table();
 void set_line(uint32_t index, const targets::TargetLine& line, bool applies);
 // Makes every function be looked at again.
 void forget_decisions();
+// The same, and the functions of some lines are told apart from now on, by `grouping`, which is
+// then the one before: to free that may take ms. Hooks that switch functions off have to be told to
+// look_anew().
+void regroup(Grouping& grouping);
+// The number of the grouping that is in place.
+uint32_t session_grouping();
 
 // Puts the hook into the running interpreter; false with a Python error set when it can't. `spin`
 // is what a hook does not know yet: its own cost, see calibrate.h.
 bool hook(Interpreter& interpreter);
+// After regroup(): has a hook that is in see all functions again. False with a Python error set.
+bool look_anew(Interpreter& interpreter);
 // Takes it out again; never fails, a Python error that is set stays set.
 void unhook(Interpreter& interpreter);
 // Whether any interpreter of the process has the hook.

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The targets of loaded services all at once in short slices, and one after the other as `experiment`
-does it, in the same run.
+"""Loaded services in short slices with all targets at once, and one target after the other in slices
+of 200 ms, in the same run.
 
-  slices.py SPEEDBUMP SLICES [redis|nginx|flask]...    as root; SLICES: the program of slices.cpp
+  slices.py SPEEDBUMP [redis|nginx|flask]...    as root
 
-Prints each target's criticality with half the width of its interval by both.
+Prints each target's criticality with half the width of its interval by both, and what the experiment
+cost itself. SLICES_SECONDS (60) is how long each takes.
 """
 
 import json
@@ -19,33 +20,49 @@ import time
 from experiment_services import SERVICES
 
 SECONDS = int(os.environ.get("SLICES_SECONDS", "60"))
-SLICE_US = {"redis": 4000, "nginx": 4000, "flask": 20000}  # as short as each service answers
+SLICE = {"redis": "4ms", "nginx": "4ms", "flask": "20ms"}  # as short as each service answers
+
+
+def measure(speedbump: str, pid: int, progress: str, targets: str, *arguments: str) -> dict:
+    with tempfile.TemporaryDirectory() as folder:
+        document = pathlib.Path(folder) / "result.json"
+        subprocess.run(
+            [speedbump, "experiment", "-q", "--pid", str(pid), "--progress", progress,
+             f"--time={SECONDS}s", "--max-cpu=2", "--max-slowdown=100%", "--output", str(document),
+             *arguments, targets],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        return json.loads(document.read_text())
+
+
+def half_width(estimate: dict) -> float:
+    return (estimate["high"] - estimate["low"]) / 2
+
+
+def show(title: str, document: dict) -> None:
+    progress = document["results"]["progress"][0]
+    looking = progress["looking_ns"]
+    share = 100 / progress["period_ns"] if progress["period_ns"] else 0
+    print(f"{title}: {100 * document['tool_cpu']:.2f} % of a CPU, cost of looking "
+          f"{looking['value'] * share:+.1f} +- {half_width(looking) * share:.1f} %"
+          if looking else title)
+    for result in progress["targets"]:
+        estimate = result.get("criticality")
+        shown = (f"{estimate['value']:>9.3f} +- {half_width(estimate):.3f}"
+                 if estimate and estimate["high"] is not None else f"{'-':>9}")
+        print(f"  {result['name']:<44} {shown}  {result['verdict']}", flush=True)
 
 
 def main() -> None:
-    speedbump, slices, *names = sys.argv[1:]
+    speedbump, *names = sys.argv[1:]
     for name in names or SERVICES:
-        print(f"-- {name}, {SECONDS} s, slices of {SLICE_US[name]} us", flush=True)
         with tempfile.TemporaryDirectory() as folder, SERVICES[name]() as (pid, progress, lines):
-            targets, document = pathlib.Path(folder) / "targets.txt", f"{folder}/one.json"
+            targets = pathlib.Path(folder) / "targets.txt"
             targets.write_text(lines)
             time.sleep(2)
-            subprocess.run([slices, str(pid), progress, str(SECONDS), str(SLICE_US[name])],
-                           input=lines, text=True, check=True)
-            subprocess.run(
-                [speedbump, "experiment", "-q", "--pid", str(pid), "--progress", progress,
-                 f"--time={SECONDS}s", "--seed=1", "--max-cpu=2", "--max-slowdown=100%",
-                 "--output", document, str(targets)],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            )
-            print("one after the other, slices of 200 ms:")
-            for result in json.loads(pathlib.Path(document).read_text())["results"]["progress"][0][
-                    "targets"]:
-                estimate = result.get("criticality")
-                if estimate:
-                    half = (estimate["high"] - estimate["low"]) / 2
-                    print(f"{result['name']:<44} {'':>10} {estimate['value']:>14.3f} {half:>10.3f} "
-                          f"{result['verdict']:>14}", flush=True)
+            for length in (SLICE[name], "200ms"):
+                show(f"{name}, {SECONDS} s, slices of {length}",
+                     measure(speedbump, pid, progress, str(targets), f"--slice={length}"))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def main() -> None:
         for program in PROGRAMS:
             process = python.start(code, program)
             count = samples // 20 if program == "recursion" else samples
-            for how in ([], ["running"]):
+            for how in ([], ["0"]):
                 done = subprocess.run(
                     [check, str(process.pid), program, str(count), *how],
                     capture_output=True, text=True,

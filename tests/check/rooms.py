@@ -14,7 +14,6 @@ NO_FUNCTIONS = "if for while switch else do struct class enum namespace".split()
 
 # What is longer, and why it still is. What is short again must go from here.
 LONG_FILES = {
-    "user/experiment/runner.cpp": "warm-up, blocks and guards want files of their own (trial, guards)",
     "user/inject/payload.cpp": "what runs in targets: one section, compiled in its own way",
 }
 LONG_FUNCTIONS = {
@@ -79,7 +78,7 @@ def table():
     """Room to what it needs, in the order of docs/architecture.md."""
     rows = {}
     text = pathlib.Path("docs/architecture.md").read_text()
-    for room, needs in re.findall(r"^\| `([a-z/]+?)/?` \|.*\|([^|]*)\|$", text, re.M):
+    for room, needs in re.findall(r"^\| `([a-z/]+?)/?` \|.*\|([^|\n]*)\|$", text, re.M):
         names = re.findall(r"[a-z]+", needs)
         rows[room] = {name if name in ("bpf", "kmod") else f"user/{name}" for name in names}
     return rows

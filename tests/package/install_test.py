@@ -113,10 +113,9 @@ def slow_a_python(root: pathlib.Path) -> None:
         session = subprocess.Popen([root / "usr/bin/speedbump", "attach", "--quiet", "--pid",
                                     str(program.pid), targets], stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
-        while batch_ms() < CALLS * DELAY_MS:
+        # Five in a row: one alone may have waited for a CPU as long.
+        while (slowed := min(batch_ms() for _ in range(5))) < CALLS * DELAY_MS:
             assert session.poll() is None and time.monotonic() < deadline, "it is not slowed"
-        slowed = min(batch_ms() for _ in range(5))
-        assert slowed >= CALLS * DELAY_MS, slowed
         schema = json.loads((root / "usr/share/speedbump/control.schema.json").read_text())
         for answer in answers(session.pid):
             expect_schema(answer, schema)

@@ -85,6 +85,13 @@ class Table:
         return sum(counts[0] for counts in self.counts(index).values())
 
 
+def text_file(message: Any) -> int:
+    """A memfd of the message."""
+    fd = os.memfd_create("text", os.MFD_CLOEXEC)
+    os.write(fd, json.dumps(message).encode())
+    return fd
+
+
 class Channel:
     """The loader's end of the socket to one interpreter."""
 
@@ -103,6 +110,12 @@ class Channel:
         self.send({"op": "begin", "session": session, "lines": lines, "targets": targets, **more},
                   table.settings_fd, table.counters_fd)
         return self.receive()
+
+    def groups(self, number: int, lines: list[int], groups: list[list[Any]]) -> None:
+        """Has the functions of these lines told apart: [module, glob, name, glob, target or None]."""
+        fd = text_file({"lines": lines, "groups": groups})
+        self.send({"op": "groups", "number": number}, fd)
+        os.close(fd)
 
     def receive(self) -> dict[str, Any]:
         data = self.socket.recv(65536)

@@ -17,9 +17,8 @@ import time
 import loader
 import pytest
 
-# Serves the channels that its arguments name, one after the other, and calls f meanwhile. Each
-# line of input is evaluated, the value printed.
-PROGRAM = """
+# What all programs begin with.
+CORE = """
 import importlib.machinery, importlib.util, json, os, sys, threading, time
 path = sys.argv[1]
 spec = importlib.util.spec_from_file_location(
@@ -28,6 +27,10 @@ core = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(core)
 
 def f(): pass
+"""
+# Serves the channels that its arguments name, one after the other, and calls f meanwhile. Each
+# line of input is evaluated, the value printed.
+PROGRAM = f"""{CORE}
 def g(): pass
 def outer():
     def inner(): pass
@@ -62,7 +65,7 @@ def start_child():
         f()
         f()
         time.sleep(0.01)
-    with open(f"late.{os.getpid()}", "w") as late:
+    with open(f"late.{{os.getpid()}}", "w") as late:
         late.write(str(time.monotonic_ns() - int((begin + 2) * 1e9)))
     tools = getattr(sys, "monitoring", None)
     hooked = tools and any(tools.get_tool(i) == "speed_bump" for i in range(6))
@@ -75,12 +78,34 @@ for line in sys.stdin:
         value = repr(error)
     print(json.dumps(value), flush=True)
 """
+# Begins to serve when its atexit functions are called already, and ends slowly.
+ENDING = f"""{CORE}
+import atexit
+
+is_ending = threading.Event()
+def serve():
+    is_ending.wait()
+    core.serve(int(sys.argv[2]))
+threading.Thread(target=serve, daemon=True).start()
+
+@atexit.register
+def at_exit():
+    is_ending.set()
+    print("at exit", flush=True)
+    sys.stdin.readline()
+
+class Slow:
+    def __del__(self, write=os.write, sleep=time.sleep):
+        write(1, b"ends\\n")
+        sleep(0.2)
+sys.slow = Slow()
+"""
 
 
 class Served:
-    def __init__(self, python, channels):
+    def __init__(self, python, channels, program):
         core = next((pathlib.Path(python.package) / "speed_bump").glob("_core*.so"))
-        path = python.file("served.py", PROGRAM)
+        path = python.file("served.py", program)
         numbers = [channel.other.fileno() for channel in channels]
         self.process = subprocess.Popen(
             [python.command, path, str(core), *map(str, numbers)],
@@ -110,9 +135,9 @@ class Served:
 def serve(python):
     started = []
 
-    def start(count=1):
+    def start(count=1, program=PROGRAM):
         channels = [loader.Channel() for _ in range(count)]
-        served = Served(python, channels)
+        served = Served(python, channels, program)
         started.append(served)
         return served, channels
 
@@ -177,6 +202,116 @@ def test_functions_found_later_are_told(serve):
         assert message["op"] == "matched"
         names += [entry["name"] for entry in message["matched"]]
     assert sorted(names) == ["<module>", "new"]
+
+
+def test_functions_are_told_apart_while_hooks_are_in(serve):
+    served, (channel,) = serve()
+    table = loader.Table(6)
+    ready = channel.begin(table, "__main__:*\n__main__:took\n", lines=[0, 1])
+    while "server" in ready:
+        ready = channel.receive()
+    table.arm()
+    served.ask("(f(), g(), outer()())")
+    assert table.hits(0) >= 4 and sum(table.hits(i) for i in range(2, 6)) == 0
+
+    def grouped(number):
+        while (message := channel.receive())["op"] == "matched":
+            pass
+        assert message["op"] == "grouped" and message["number"] == number, message
+        assert "reason" not in message and message["held_ns"] < 10**9
+        return [table.hits(i) for i in range(6)]
+
+    channel.groups(1, [0], [["__main__", False, "*", True, 2], ["__main__", False, "f", False, 3],
+                            ["__main__", False, "outer.*", True, None]])
+    before = grouped(1)
+    table.set_target(3, 200_000_000)
+    assert served.ask("took(f)") >= 0.2  # took() is of a line that is not taken apart
+    served.ask("(f(), g(), outer()())")
+    after = [table.hits(i) - before[i] for i in range(6)]
+    assert after[0] == 0 and after[1] == 1 and after[3] == 2, after
+    assert after[2] == 4, after  # g, outer, and the code of the two questions
+
+    # What is not in a group is not counted; a function that is new is told of as of its line.
+    table.set_target(3, 0)
+    channel.groups(2, [0], [["__main__", False, "outer.<locals>.inner", False, 5]])
+    before = grouped(2)
+    served.ask("exec('def late(): pass\\nlate()', {'__name__': '__main__'})")
+    served.ask("(f(), g(), outer()())")
+    after = [table.hits(i) - before[i] for i in range(6)]
+    assert after == [0, 0, 0, 0, 0, 1], after
+    names = []
+    while "late" not in names:
+        for entry in channel.receive()["matched"]:
+            assert entry["line"] == 0
+            names.append(entry["name"])
+    assert "f" not in names
+
+    # Groups of no line: each line is one target again.
+    channel.groups(3, [], [])
+    before = grouped(3)
+    served.ask("(f(), g(), outer()())")
+    after = [table.hits(i) - before[i] for i in range(6)]
+    assert after[0] == 5 and sum(after) == 5, after
+
+
+def test_groups_that_cannot_be_are_refused_and_nothing_changes(serve):
+    served, (channel,) = serve()
+    table = loader.Table(2)
+    channel.begin(table, "__main__:f\n", lines=[0])
+    table.arm()
+    for lines, target in (([0], 2), ([2], 1)):
+        channel.groups(1, lines, [["__main__", False, "f", False, target]])
+        answer = channel.receive()
+        assert answer["op"] == "grouped" and "that there is not" in answer["reason"], answer
+    served.ask("f()")
+    assert table.hits(0) == 1 and table.hits(1) == 0
+
+
+def test_groups_change_under_load_and_no_call_is_lost(serve):
+    served, (channel,) = serve()
+    table = loader.Table(8)
+    channel.begin(table, "__main__:f\n", lines=[0])
+    table.arm()
+    served.ask("[start_loop(), start_loop()]")
+    for number in range(1, 81):
+        target = number % 8
+        groups = [["__main__", False, f"n{i}", False, 1] for i in range(300)]
+        channel.groups(number, [0], [*groups, ["__main__", False, "f", False, target]])
+        assert channel.receive()["number"] == number
+        hits = table.hits(target)
+        wait_for(lambda: table.hits(target) > hits)
+    served.ask("exec('global stop; stop = True')")
+    time.sleep(0.1)
+    hits = [table.hits(i) for i in range(8)]
+    served.ask("[f() for i in range(1000)]")
+    after = [table.hits(i) - hits[i] for i in range(8)]
+    assert after == [1000, 0, 0, 0, 0, 0, 0, 0], after
+
+
+def test_child_is_told_of_the_groups_that_there_are(serve):
+    served, (first, second) = serve(2)
+    table = loader.Table(3)
+    first.begin(table, "__main__:f\n", lines=[0])
+    table.arm()
+    first.groups(1, [0], [["__main__", False, "f", False, 1]])
+    assert first.receive()["number"] == 1
+    second_fd = int(served.ask("sys.argv[3]"))
+    served.tell(
+        f"(lambda pid: pid if pid else (f(), core.serve({second_fd}), os._exit(0)))(os.fork())"
+    )
+    child = served.hear()
+    fd = loader.text_file({"lines": [0], "groups": [["__main__", False, "f", False, 2]]})
+    wait_for(lambda: table.counts(1).get(child, (0,))[0] == 1)
+    second.send({"op": "begin", "session": "s1", "lines": [0], "targets": "__main__:f\n",
+                 "groups": 2}, table.settings_fd, table.counters_fd, fd)
+    ready = second.receive()
+    assert ready["op"] == "ready" and ready["inherited"] is True, ready
+    second.groups(3, [0], [["__main__", False, "f", False, 2]])
+    assert second.receive()["number"] == 3
+    second.send({"op": "detach"})
+    assert second.receive()["op"] == "gone"
+    assert served.ask(f"os.waitpid({child}, 0)[1]") == 0
+    os.close(fd)
 
 
 def test_many_matches_come_in_packets(serve):
@@ -298,6 +433,26 @@ def test_program_that_ends_says_so(serve):
     served.process.stdin.close()
     assert served.process.wait(timeout=30) == 0
     assert channel.receive() == {"op": "gone", "reason": "exit"}
+
+
+def test_session_that_begins_in_a_program_that_ends(serve):
+    """Too late to be told of the end; the thread asks for a GIL that nobody gets any more."""
+    for step in ("begin", "detach", "close"):
+        served, (channel,) = serve(1, ENDING)
+        assert served.process.stdout.readline() == "at exit\n"
+        table = loader.Table(1)
+        if step != "begin":
+            assert channel.begin(table, "__main__:f\n")["op"] == "ready"
+        served.tell("go on")
+        assert served.process.stdout.readline() == "ends\n"
+        if step == "begin":
+            channel.send({"op": "begin", "session": "s1", "lines": [0], "targets": "__main__:f\n"},
+                         table.settings_fd, table.counters_fd)
+        elif step == "detach":
+            channel.send({"op": "detach"})
+        else:
+            channel.socket.close()
+        assert served.process.wait(timeout=30) == 0, step
 
 
 def test_forked_child_goes_on_and_can_be_served_again(serve):

@@ -52,14 +52,16 @@ class _Proxy:
                     self.requests.append(connection.recv(200).decode(errors="replace"))
 
 
-def browse(chromium: str, url: str) -> tuple[str, list[str]]:
-    """The page as it stands after its scripts have run, and what it asked the network for."""
+def browse(chromium: str, url: str, direct: bool = False) -> tuple[str, list[str]]:
+    """The page as it stands after its scripts have run, and what it asked the network for; `direct`:
+    but for this host's loopback interface, that the page is served on."""
     proxy = _Proxy()
     browser = subprocess.run(
         [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={scratch()}",
          "--disable-background-networking", "--disable-component-update", "--disable-sync",
          "--no-first-run", "--virtual-time-budget=5000",
-         f"--proxy-server=http://127.0.0.1:{proxy.port}", "--dump-dom", url],
+         f"--proxy-server=http://127.0.0.1:{proxy.port}",
+         *([] if direct else ["--proxy-bypass-list=<-loopback>"]), "--dump-dom", url],
         capture_output=True, text=True, timeout=120,
     )
     # What the browser asks for by itself is not the page's doing.

@@ -546,8 +546,11 @@ def test_one_picture_of_both_worlds() -> None:
         assert is_likely(hashing, hashing + packing, *truth), (python.name, truth, counts)
         in_zlib = held("work (", "by_c (", "<lambda> (", "pack (", "(libz.so")
         assert in_zlib > 0.8 * packing, (python.name, counts)
-        # C code between the Python functions stays where it is.
-        assert held("by_c (", "python3", "<lambda> (") > 0.9 * packing
+        # C code between the Python functions stays where it is, in each stack that is told to be whole.
+        called, between = held("by_c (", "<lambda> ("), held("by_c (", "python3", "<lambda> (")
+        print(f"  {packing} stacks in by_c(), {called} in what it calls, {between} with C between, "
+              f"{in_zlib} in zlib, {stacks['not_whole']} not whole")
+        assert between >= called - stacks["not_whole"], (python.name, counts)
         top = [one["function"] for one in found["python"]["functions"][:2]]
         assert sorted(top) == ["hash_it", "pack"], top
         assert held("hash_it (", "libz.so") == held("nap (", "libz.so") == 0

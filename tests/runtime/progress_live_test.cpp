@@ -107,7 +107,7 @@ Result<Opened> open_points(pid_t pid, const std::vector<std::string>& texts) {
 }
 
 uint64_t units(ProgressPoint& point) {
-    auto reading = point.read();
+    auto reading = point.read({});
     if (!reading) {
         ADD_FAILURE() << reading.error().message;
         return 0;

@@ -71,13 +71,13 @@ def _folder() -> Iterator[pathlib.Path]:
         yield pathlib.Path(it)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
-def _is_open(port: int) -> bool:
+def is_open(port: int) -> bool:
     with contextlib.suppress(OSError):
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
         return True
@@ -114,10 +114,10 @@ def running(command: list, folder: pathlib.Path, port: int, answers: Callable[[]
 
 @contextlib.contextmanager
 def redis(*options: str) -> Iterator[Service]:
-    port = _free_port()
+    port = free_port()
     with _folder() as folder, running(
         [need("redis-server"), "--port", str(port), "--bind", "127.0.0.1", "--save", "",
-         "--appendonly", "no", "--dir", str(folder), *options], folder, port, lambda: _is_open(port),
+         "--appendonly", "no", "--dir", str(folder), *options], folder, port, lambda: is_open(port),
     ) as service:
         yield service
 
@@ -125,7 +125,7 @@ def redis(*options: str) -> Iterator[Service]:
 @contextlib.contextmanager
 def nginx(workers: int = 2) -> Iterator[Service]:
     """Answers / with "hello\\n"."""
-    port = _free_port()
+    port = free_port()
     with _folder() as folder:
         (folder / "index.html").write_text("hello\n")
         places = " ".join(f"{kind}_temp_path {folder}/{kind};"
@@ -138,7 +138,7 @@ def nginx(workers: int = 2) -> Iterator[Service]:
             f"server {{ listen 127.0.0.1:{port}; root {folder}; }} }}\n")
         with running(
             [need("nginx"), "-c", f"{folder}/nginx.conf", "-p", str(folder)], folder, port,
-            lambda: _is_open(port),
+            lambda: is_open(port),
         ) as service:
             yield service
 
@@ -184,7 +184,7 @@ def buy(port: int, item: int = 7, count: int = 2) -> bytes:
 @contextlib.contextmanager
 def shop(workers: int = 2) -> Iterator[Service]:
     """The Flask shop: its PID is gunicorn's arbiter, which forks the workers."""
-    port = _free_port()
+    port = free_port()
 
     def answers() -> bool:
         with contextlib.suppress(OSError, http.client.HTTPException):

@@ -48,36 +48,39 @@ class TrialLive : public session::LiveSession {
 TEST_F(TrialLive, EverySliceHasTheDosesThatWereDrawn) {
     begin(plan.columns());
     keep_calling();
-    Trial trial(*session, *points[0], plan);
+    Trial trial(*session, points, plan);
     ASSERT_TRUE(trial.begin());
-    while (trial.measured().units.size() < 600) ASSERT_TRUE(trial.go_on(200ms));
+    while (trial.measured().slices() < 600) ASSERT_TRUE(trial.go_on(200ms));
     trial.end();
-    const SlicedRun& run = trial.measured();
-    EXPECT_EQ(run.slice_ns, 4e6);
-    double units = 0;
-    for (const double one : run.units) units += one;
-    EXPECT_GT(units, 0);
+    const Sliced& run = trial.measured();
+    EXPECT_EQ(run.slice, 4ms);
+    uint64_t units = 0;
+    for (const uint64_t one : run.units[0]) units += one;
+    EXPECT_GT(units, 0u);
     for (size_t target = 0; target < 2; ++target) {
-        const TargetSlices& slices = run.targets[target];
-        ASSERT_EQ(slices.steps.size(), run.units.size());
-        ASSERT_EQ(slices.injected.size(), run.units.size());
+        const SlicedTarget& slices = run.targets[target];
+        EXPECT_EQ(slices.dose, plan.targets[target].dose);
+        ASSERT_EQ(slices.steps.size(), run.slices());
+        ASSERT_EQ(slices.injected_ns.size(), run.slices());
         double delays = 0, off_delays = 0, injected = 0, least = 0;
-        for (size_t slice = 0; slice < run.units.size(); ++slice) {
+        for (size_t slice = 0; slice < run.slices(); ++slice) {
             const Step& step = slices.steps[slice];
             const double full = static_cast<double>(plan.targets[target].dose.count());
             const auto floor =
                 static_cast<double>(session->floor(static_cast<uint32_t>(target)).count());
             // Less what a call with the probe costs anyway; a spin is never too short.
-            least += slices.delays[slice] * (full * share_of(step.level) * 0.9 - floor);
-            injected += slices.injected[slice];
-            (step.on ? delays : off_delays) += slices.delays[slice];
+            const auto slowed = static_cast<double>(slices.delays[slice]);
+            least += slowed * (full * share_of(step.level) * 0.9 - floor);
+            injected += static_cast<double>(slices.injected_ns[slice]);
+            (step.on ? delays : off_delays) += slowed;
         }
         EXPECT_GT(delays, 0);
+        EXPECT_GE(slices.calls, static_cast<uint64_t>(delays));
         // A hit whose thread had no CPU for 200 ms is counted in a later slice.
         EXPECT_LT(off_delays, delays / 1000);
         EXPECT_GT(injected, least);
         if (trial.gaps() > 0) continue;
-        for (size_t slice = 0; slice < run.units.size(); ++slice) {
+        for (size_t slice = 0; slice < run.slices(); ++slice) {
             const Step drawn =
                 stage_of(plan.seed, target, slice / kStageSlices)[slice % kStageSlices];
             EXPECT_EQ(slices.steps[slice].on, drawn.on);
@@ -90,7 +93,7 @@ TEST_F(TrialLive, EverySliceHasTheDosesThatWereDrawn) {
 TEST_F(TrialLive, AScheduleThatRanOutIsBegunAnew) {
     begin(plan.columns());
     keep_calling();
-    Trial trial(*session, *points[0], plan);
+    Trial trial(*session, points, plan);
     ASSERT_TRUE(trial.begin());
     ASSERT_TRUE(trial.go_on(100ms));
     std::this_thread::sleep_for(session::Schedule::kRing * 4ms + 100ms);
@@ -105,15 +108,40 @@ TEST_F(TrialLive, AScheduleThatRanOutIsBegunAnew) {
     EXPECT_EQ(delays(), before);
     const uint64_t gaps = trial.gaps();
     while (trial.gaps() == gaps) ASSERT_TRUE(trial.go_on(20ms));
-    const size_t slices = trial.measured().units.size();
-    while (trial.measured().units.size() < slices + 10) ASSERT_TRUE(trial.go_on(50ms));
+    const size_t slices = trial.measured().slices();
+    while (trial.measured().slices() < slices + 10) ASSERT_TRUE(trial.go_on(50ms));
     EXPECT_GT(delays(), before);
+}
+
+// As after a guard: what was drawn goes on where it had ended.
+TEST_F(TrialLive, GoesOnAfterItsEnd) {
+    begin(plan.columns());
+    keep_calling();
+    Trial trial(*session, points, plan);
+    ASSERT_TRUE(trial.begin());
+    while (trial.measured().slices() < 100) ASSERT_TRUE(trial.go_on(100ms));
+    trial.end();
+    const size_t slices = trial.measured().slices();
+    const auto before = session->totals();
+    ASSERT_TRUE(session->run_for(100ms));
+    const auto after = session->totals();
+    ASSERT_TRUE(before && after);
+    EXPECT_GT((*after)[0].hits, (*before)[0].hits);
+    EXPECT_LE((*after)[0].delays, (*before)[0].delays + 1); // the one that was under way
+    ASSERT_TRUE(trial.begin());
+    while (trial.measured().slices() < slices + 100) ASSERT_TRUE(trial.go_on(100ms));
+    trial.end();
+    const SlicedTarget& target = trial.measured().targets[0];
+    for (size_t slice = 0; slice < trial.measured().slices() && trial.gaps() == 0; ++slice) {
+        const Step drawn = stage_of(plan.seed, 0, slice / kStageSlices)[slice % kStageSlices];
+        EXPECT_EQ(target.steps[slice].on, drawn.on) << slice;
+    }
 }
 
 TEST_F(TrialLive, LeavesTheTargetsAsTheyWere) {
     begin(plan.columns());
     {
-        Trial trial(*session, *points[0], plan);
+        Trial trial(*session, points, plan);
         ASSERT_TRUE(trial.begin());
         ASSERT_TRUE(trial.go_on(20ms));
     }
@@ -126,7 +154,7 @@ TEST_F(TrialLive, LeavesTheTargetsAsTheyWere) {
 
 TEST_F(TrialLive, WhatCannotBeTriedIsRefused) {
     begin(1);
-    Trial trial(*session, *points[0], plan);
+    Trial trial(*session, points, plan);
     const auto begun = trial.begin();
     ASSERT_FALSE(begun);
     EXPECT_EQ(begun.error().kind, ErrorKind::kUnsupported);

@@ -36,5 +36,17 @@ TEST(PythonPackets, AReasonIsCut) {
     EXPECT_EQ(read.reason.size(), kMaxTold);
 }
 
+TEST(PythonPackets, AnAnswerToGroupsHasANumberAndABoundedTime) {
+    PythonPacket read = read_packet(1, R"({"op":"grouped","number":7,"held_ns":1500})");
+    EXPECT_EQ(read.op, "grouped");
+    EXPECT_EQ(read.number, 7u);
+    EXPECT_EQ(read.held, std::chrono::nanoseconds(1500));
+    EXPECT_TRUE(read.reason.empty());
+    read = read_packet(1, R"({"op":"grouped","number":-7,"held_ns":18446744073709551615})");
+    EXPECT_EQ(read.number, 0u);
+    EXPECT_EQ(read.held, kMaxHookOverhead);
+    EXPECT_FALSE(read_packet(1, R"({"op":"grouped"})").number);
+}
+
 } // namespace
 } // namespace speedbump::engine

@@ -22,7 +22,8 @@ namespace {
 
 // An experiment on a service that takes 100 us a unit, in which target t has the criticality k[t].
 Document measured(const std::vector<double>& k, size_t blocks = 10, double noise = 0.5,
-                  uint64_t seed = 1) {
+                  uint64_t seed = 1,
+                  std::vector<nanoseconds> doses = {nanoseconds(5000), nanoseconds(10000)}) {
     Document document;
     document.version = "0.1.0";
     document.host = "alpha";
@@ -30,12 +31,8 @@ Document measured(const std::vector<double>& k, size_t blocks = 10, double noise
     document.settings = {nanoseconds(200'000'000), nanoseconds(50'000'000), 0.05, 0.5, 1};
     document.progress = {"native:exe:unit"};
     for (size_t target = 0; target < k.size(); ++target) {
-        document.targets.push_back({"+exe:f" + std::to_string(target),
-                                    Role::kTarget,
-                                    {"f"},
-                                    1,
-                                    {nanoseconds(5000), nanoseconds(10000)},
-                                    {}});
+        document.targets.push_back(
+            {"+exe:f" + std::to_string(target), Role::kTarget, {"f"}, 1, doses, {}});
     }
     std::mt19937_64 random(seed);
     std::normal_distribution<double> normal;
@@ -70,6 +67,45 @@ Document measured(const std::vector<double>& k, size_t blocks = 10, double noise
     return document;
 }
 
+TEST(Rungs, AreKeptAndToldWithTheirIntervals) {
+    Document document = measured({1}, 12);
+    const Document before = measured({0, 1, 0}, 8);
+    Rung rung{before.targets, before.blocks, {1}, {"2 groups were left out"}};
+    rung.targets[1].name = "app.views:*";
+    rung.targets[0].notes = {"delay 5us was given up: too slow"};
+    document.rungs = {rung};
+    document.stopped = "blocks";
+    const std::string text = to_json(document);
+    const auto read = from_json(text, "x");
+    ASSERT_TRUE(read) << read.error().message;
+    EXPECT_EQ(to_json(*read), text);
+    const auto json = nlohmann::json::parse(text);
+    const auto& first = json["rungs"][0]["results"]["progress"][0]["targets"][0];
+    EXPECT_EQ(first["name"], "app.views:*");
+    EXPECT_EQ(first["verdict"], "matters");
+    EXPECT_NEAR(first["criticality"]["value"].get<double>(), 1, 0.1);
+    const std::string table = speedbump::report::experiment_table(*read, analyse(*read), {});
+    EXPECT_THAT(table, testing::HasSubstr("bisect, rung 1"));
+    EXPECT_THAT(table, testing::ContainsRegex("app.views:\\*.* matters .*taken apart"));
+    EXPECT_THAT(table, testing::HasSubstr("2 groups were left out"));
+    EXPECT_THAT(table, testing::HasSubstr("+exe:f0: delay 5us was given up"));
+
+    // A rung that goes on with what it has not measured is no rung of this program's.
+    auto broken = nlohmann::json::parse(text);
+    broken["rungs"][0]["followed"] = {7};
+    const auto refused = from_json(broken.dump(), "x");
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().kind, ErrorKind::kInvalid);
+}
+
+TEST(Rungs, AreInThePage) {
+    Document document = measured({1}, 12);
+    EXPECT_EQ(to_json(document).find("rungs"), std::string::npos);
+    document.rungs = {{document.targets, document.blocks, {0}, {}}};
+    const std::string page = speedbump::report::experiment_html(document, analyse(document));
+    EXPECT_NE(page.find("\"rungs\":["), std::string::npos);
+}
+
 } // namespace
 
 TEST(Analysis, RanksWhatMatters) {
@@ -90,6 +126,30 @@ TEST(Analysis, RanksWhatMatters) {
     ASSERT_TRUE(results.progress[0].looking);
     EXPECT_NEAR(results.progress[0].looking->value, 2000, 700);
     EXPECT_EQ(targets[0].points.size(), 3u);
+}
+
+// Other load that takes the CPUs for slices at a time looks like a slack of what is serial.
+TEST(Analysis, OtherLoadIsNoSlack) {
+    const std::vector<nanoseconds> doses = {nanoseconds(5000), nanoseconds(10000),
+                                            nanoseconds(20000), nanoseconds(40000)};
+    constexpr int kExperiments = 400;
+    int bent = 0, hidden = 0;
+    for (int seed = 1; seed <= kExperiments; ++seed) {
+        Document document = measured({1.0}, 6, 20, static_cast<uint64_t>(seed), doses);
+        std::mt19937_64 random(static_cast<uint64_t>(seed));
+        std::exponential_distribution<double> stall;
+        for (Block& block : document.blocks)
+            for (Slice& slice : block.slices)
+                if (random() % 3 == 0)
+                    slice.progress_time[0] += nanoseconds(static_cast<int64_t>(
+                        static_cast<double>(slice.progress_time[0].count()) * stall(random)));
+        const Results results = analyse(document);
+        const auto& result = results.progress.at(0).targets.at(0);
+        bent += result.shape.shape == Shape::kHinge;
+        hidden += result.verdict == Verdict::kHidden;
+    }
+    EXPECT_GE(bent, kExperiments / 20); // else nothing is shown
+    EXPECT_LE(hidden, kExperiments / 50);
 }
 
 TEST(Analysis, AShamThatMattersMakesItInvalid) {

@@ -249,6 +249,11 @@ class FakeHooks : public HookEngine, public FakeSettings {
 
     std::vector<size_t> lines() const override { return own_lines; }
     void add_line(uint32_t target, size_t line) override { target_of[line] = target; }
+    Result<void> regroup(engine::Regrouping asked) override {
+        if (auto error = faults_.of("regroup")) return *error;
+        regrouping = std::move(asked);
+        return {};
+    }
     Result<void> open() override {
         if (auto error = faults_.of("open hooks")) return *error;
         is_open_ = true;
@@ -282,6 +287,7 @@ class FakeHooks : public HookEngine, public FakeSettings {
     std::vector<size_t> own_lines;
     std::map<size_t, uint32_t> target_of;
     std::set<pid_t> hooked;
+    engine::Regrouping regrouping;
     std::optional<Error> failure;
     std::vector<Counts> counts;
 

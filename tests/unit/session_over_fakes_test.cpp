@@ -164,8 +164,58 @@ TEST_F(SessionOverFakes, ASettingThatCannotBeChangedIsWarnedOf) {
     EXPECT_EQ(probes_->told[0].settings.delay, 3ms);
     faults_.begin("configure");
     EXPECT_EQ(*session->set("fakes_*", change), 0u);
-    EXPECT_FALSE(session->set(0, change));
-    EXPECT_THAT(warnings_, Contains(HasSubstr("configure fakes_test_first: fake")).Times(2));
+    EXPECT_THAT(warnings_, Contains(HasSubstr("configure fakes_test_first: fake")).Times(1));
+}
+
+TEST_F(SessionOverFakes, ADoseTellsTheEnginesOfWhatChangesAlone) {
+    const auto session = attach(kMixed);
+    session->arm();
+    const uint64_t armed_ns = monotonic_ns();
+    EXPECT_TRUE(session->apply({}, 0)); // their own delays end
+    EXPECT_EQ(probes_->told[0].settings.delay, 0ns);
+    EXPECT_EQ(hooks_->told[1].settings.delay, 0ns);
+    probes_->told.clear();
+    hooks_->told.clear();
+    const std::vector<nanoseconds> dose = {0ns, 20us};
+    EXPECT_TRUE(session->apply(dose, armed_ns + 1'000'000'000));
+    EXPECT_THAT(probes_->told, IsEmpty());
+    EXPECT_EQ(hooks_->told[1].settings.delay, 20us);
+    EXPECT_GE(hooks_->told[1].settings.duration, 1s); // since it was armed
+    EXPECT_LT(hooks_->told[1].settings.duration, 60s);
+    hooks_->told.clear();
+    EXPECT_TRUE(session->apply({}, armed_ns + 2'000'000'000));
+    EXPECT_THAT(probes_->told, IsEmpty());
+    EXPECT_EQ(hooks_->told[1].settings.delay, 0ns);
+}
+
+TEST_F(SessionOverFakes, ADoseThatCannotBeTakenBackIsTriedAgain) {
+    const auto session = attach(kNative);
+    session->arm();
+    const std::vector<nanoseconds> dose = {20us};
+    EXPECT_TRUE(session->apply(dose, monotonic_ns() + 1'000'000'000));
+    faults_.begin("configure");
+    EXPECT_FALSE(session->apply({}, 0));
+    EXPECT_THAT(warnings_, ElementsAre(HasSubstr("configure fakes_test_first: fake configure")));
+    EXPECT_EQ(session->snapshot().targets[0].settings.delay, 20us);
+    faults_.end();
+    EXPECT_TRUE(session->apply({}, 0));
+    EXPECT_EQ(probes_->told[0].settings.delay, 0ns);
+}
+
+TEST_F(SessionOverFakes, TotalsAreOfAllProcessesAndEngines) {
+    const auto session = attach(kMixed);
+    probes_->counts = {{.target = 0, .process = child_.pid(), .hits = 5, .measured = 2us},
+                       {.target = 0, .process = 0, .hits = 4, .measured = 1us}};
+    hooks_->counts = {{.target = 1, .process = child_.pid(), .hits = 7},
+                      {.target = 9, .process = child_.pid(), .hits = 3}}; // of no target
+    const auto totals = session->totals();
+    ASSERT_TRUE(totals);
+    ASSERT_EQ(totals->size(), 2u);
+    EXPECT_EQ((*totals)[0].hits, 9u);
+    EXPECT_EQ((*totals)[0].measured, 3us);
+    EXPECT_EQ((*totals)[1].hits, 7u);
+    faults_.begin("read_counts");
+    EXPECT_FALSE(session->totals());
 }
 
 TEST_F(SessionOverFakes, WhatTheEngineCannotDoIsRefusedByName) {
@@ -342,6 +392,23 @@ TEST_F(SessionOverFakes, InterpretersThatAreKeptAreDisabledButForLines) {
     EXPECT_THAT(hooks_->hooked, ElementsAre(child_.pid()));
     ASSERT_TRUE(session->put_back());
     EXPECT_TRUE(hooks_->told[1].settings.enabled);
+}
+
+TEST_F(SessionOverFakes, FunctionsAreToldApartByTheHooksAndTheirErrorIsTheSessions) {
+    const auto native = attach("+exe:work\n");
+    EXPECT_TRUE(native->regroup({})); // there are none to tell apart
+    const auto session = attach(kMixed);
+    engine::Regrouping asked;
+    asked.lines = {1};
+    asked.line_of = {1};
+    asked.groups.resize(1);
+    ASSERT_TRUE(session->regroup(asked));
+    EXPECT_THAT(hooks_->regrouping.lines, ElementsAre(1u));
+    EXPECT_EQ(hooks_->regrouping.groups.size(), 1u);
+    faults_.begin("regroup");
+    const auto refused = session->regroup(asked);
+    ASSERT_FALSE(refused);
+    EXPECT_THAT(refused.error().message, HasSubstr("fake regroup"));
 }
 
 TEST_F(SessionOverFakes, AnInterpreterThatCannotBeHookedIsReported) {

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <random>
+#include <set>
 
 #include "cli/ab.h"
 #include "cli/command.h"
 #include "cli/exit_status.h"
+#include "cli/live_report.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/results.h"
@@ -27,6 +30,7 @@ struct ExperimentArguments {
     std::string targets_path;
     std::vector<pid_t> ab;
     GateArguments gate;
+    std::optional<uint16_t> live; // port
     std::vector<std::string> progress;
     std::vector<std::string> positive;
     std::vector<std::string> doses;
@@ -87,15 +91,41 @@ Result<AbArguments> complete_ab(const ExperimentArguments& arguments) {
     return ab;
 }
 
-Result<experiment::Request> complete(const ExperimentArguments& arguments) {
-    experiment::Request request = arguments.request;
-    if (arguments.targets_path.empty())
+// The targets file, and for --whole=python all of it where there is no line.
+Result<targets::TargetsFile> load_lines(const ExperimentArguments& arguments) {
+    targets::TargetsFile file;
+    const std::set<targets::Runtime>& whole = arguments.request.whole;
+    if (!arguments.targets_path.empty()) {
+        auto loaded = targets::load_targets(arguments.targets_path);
+        if (!loaded) return loaded;
+        file = std::move(*loaded);
+    } else if (!whole.contains(targets::Runtime::kPython)) {
         return make_error(ErrorKind::kUsage, "targets is required")
             .with_hint("speedbump experiment --help");
+    }
+    for (const targets::Runtime runtime : whole) {
+        const bool has = std::any_of(file.lines.begin(), file.lines.end(), [&](const auto& line) {
+            return line.runtime == runtime && !line.exclude;
+        });
+        if (has) continue;
+        if (runtime == targets::Runtime::kNative)
+            return make_error(ErrorKind::kUsage,
+                              "--whole=native is for native lines of the targets file, which has "
+                              "none")
+                .with_hint("name the libraries in question, as in +libfoo.so*:*");
+        targets::ParseOutcome all = targets::parse_targets("*:*", "--whole=python");
+        // Before the others: exclusions go on to hold.
+        file.lines.insert(file.lines.begin(), all.file.lines.front());
+    }
+    return file;
+}
+
+Result<experiment::Request> complete(const ExperimentArguments& arguments) {
+    experiment::Request request = arguments.request;
     if (arguments.gate.limit)
         return make_error(ErrorKind::kUsage,
                           "--fail-if-worse is for --ab, and for `compare` of two results");
-    auto file = targets::load_targets(arguments.targets_path);
+    auto file = load_lines(arguments);
     if (!file) return std::move(file).error();
     request.file = std::move(*file);
     for (const std::string& text : arguments.positive)
@@ -126,6 +156,11 @@ Result<experiment::Request> complete(const ExperimentArguments& arguments) {
     }
     if (arguments.time) request.time = *arguments.time;
     if (arguments.slice) request.slice = *arguments.slice;
+    if (request.bisect && request.slice.count() > 0 &&
+        request.slice <= experiment::kLongestSwitched)
+        return make_error(ErrorKind::kUsage,
+                          "--bisect measures group by group: --slice is more than " +
+                              targets::format_duration(experiment::kLongestSwitched) + " with it");
     if (arguments.settle) request.settle = *arguments.settle;
     if (request.blocks == 0 && request.time.count() == 0) {
         // Until it is precise, but not for ever.
@@ -150,6 +185,9 @@ Result<int> run(const ExperimentArguments& arguments) {
     auto writer = ResultWriter::open(arguments.files, arguments.output);
     if (!writer) return std::move(writer).error();
 
+    auto live = LiveReport::open(arguments.live, *request);
+    if (!live) return std::move(live).error();
+
     Clock::time_point shown{};
     Clock::duration took{};
     experiment::Hooks hooks;
@@ -168,16 +206,20 @@ Result<int> run(const ExperimentArguments& arguments) {
     hooks.after_block = [&](const experiment::Document& document) {
         // The analysis must not become the load.
         const Clock::time_point now = Clock::now();
-        if (!writer->output().animated() || now - shown < 100 * took) return;
-        writer->output().redraw(
-            report::experiment_progress(document, experiment::analyse(document)));
+        const bool animated = writer->output().animated();
+        if ((!animated && !arguments.live) || now - shown < 100 * took) return;
+        const experiment::Results results = experiment::analyse(document);
+        if (animated) writer->output().redraw(report::experiment_progress(document, results));
+        live->show(document, results);
         shown = Clock::now();
         took = shown - now;
     };
     auto document = experiment::run_experiment(*request, hooks);
     if (!document) return std::move(document).error();
     set_origin(*document);
-    return writer->write(*document);
+    auto written = writer->write(*document);
+    live->end(*document, hooks.stop_asked);
+    return written;
 }
 
 void add_ab(CLI::App& places, ExperimentArguments& arguments) {
@@ -189,12 +231,37 @@ void add_ab(CLI::App& places, ExperimentArguments& arguments) {
         ->check(process_id());
 }
 
+void add_whole(CLI::App& command, std::set<targets::Runtime>& whole) {
+    command
+        .add_option_function<std::vector<std::string>>(
+            "--whole",
+            [&whole](const std::vector<std::string>& runtimes) {
+                for (const std::string& runtime : runtimes)
+                    whole.insert(runtime == "python" ? targets::Runtime::kPython
+                                                     : targets::Runtime::kNative);
+            },
+            "all lines of this runtime are one target: does it matter at all? python needs no line")
+        ->type_name("python|native")
+        ->check(CLI::IsMember({"python", "native"}))
+        ->allow_extra_args(false)
+        ->delimiter(',')
+        ->excludes(command.get_option("--bisect"));
+}
+
+void add_live(CLI::App& command, ExperimentArguments& arguments) {
+    command
+        .add_option("--live", arguments.live,
+                    "serve the report as it grows on this port of 127.0.0.1 (0: any that is free), "
+                    "to whoever has the address that is printed")
+        ->type_name("PORT");
+}
+
 // What has no meaning where nothing is slowed.
 void limit_ab(CLI::App& command) {
     CLI::Option* ab = command.get_option("--ab");
     for (const char* other :
-         {"--pid", "--cgroup", "--doses", "--blocks", "--seed", "--positive", "--bisect",
-          "--max-slowdown", "--max-cpu", "--settle", "--no-off", "--html"})
+         {"--pid", "--cgroup", "--doses", "--blocks", "--seed", "--positive", "--bisect", "--whole",
+          "--max-slowdown", "--max-cpu", "--settle", "--no-off", "--html", "--live"})
         ab->excludes(command.get_option(other));
 }
 
@@ -220,7 +287,7 @@ void add_experiment(CLI::App& app, Action& action) {
                      "what throughput means; may be repeated, the first ranks:\n"
                      "native:BINARY:SYMBOL, python:MODULE:NAME, latency:BINARY:SYMBOL, "
                      "usdt:BINARY:PROVIDER:NAME, syscall:NAME, command:CMD, file:PATH:REGEX, "
-                     "http:URL:REGEX")
+                     "http:URL:REGEX, device:cuda, device:BINARY:LAUNCHES:WAITS")
         ->type_name("PROGRESS")
         ->allow_extra_args(false)
         ->required();
@@ -244,7 +311,9 @@ void add_experiment(CLI::App& app, Action& action) {
         ->type_name("LINE")
         ->allow_extra_args(false);
     command->add_flag("--bisect", request.bisect,
-                      "from files to groups to single functions that matter");
+                      "from all that the lines name to the single functions that matter: packages, "
+                      "modules, classes; files");
+    add_whole(*command, request.whole);
     command
         ->add_option("--max-slowdown", arguments->max_slowdown,
                      "give a delay up that slows more than SHARE [50%]")
@@ -254,9 +323,12 @@ void add_experiment(CLI::App& app, Action& action) {
                      "give a delay up that takes more than N CPUs [half of them]")
         ->type_name("N")
         ->check(positive_number());
-    add_duration(*command, "--slice", arguments->slice,
-                 "time of one arm of a block [100 units, 200ms to 3s]");
+    add_duration(
+        *command, "--slice", arguments->slice,
+        "time of one arm of a block [100 units, 200ms to 3s]; up to 50ms: all targets at once, "
+        "switched by the clock");
     add_duration(*command, "--settle", arguments->settle, "time left out after each change [50ms]");
+    add_live(*command, *arguments);
     command->add_flag("!--no-off", request.off_arm, "never take the probes out in between");
     command->add_flag("!--no-children", request.session.follow_children,
                       "leave the descendants of the processes alone");

@@ -186,6 +186,8 @@ void ExitWalk::add_exit(const Instruction& one, uint8_t condition,
     exit.length = one.decoded.length;
     exit.condition = condition;
     exit.operand = operand;
+    exit.is_return = one.category() == ZYDIS_CATEGORY_RET;
+    exit.target = one.direct_target();
     exit.instruction = finder_.text_of(one);
     exits_[one.address] = std::move(exit);
 }

@@ -53,6 +53,29 @@ std::optional<uint64_t> ExitFinder::stack_used(uint64_t entry_offset, uint64_t p
     return static_cast<uint64_t>(used);
 }
 
+bool ExitFinder::keeps(uint64_t entry_offset, uint64_t place,
+                       const std::vector<uint8_t>& registers) const {
+    const auto entry = impl_->file->address_of_offset(entry_offset);
+    if (!entry || place < entry_offset) return false;
+    const uint64_t end = *entry + (place - entry_offset);
+    for (uint64_t at = *entry; at != end;) {
+        const auto one = at < end ? impl_->decode(at, at + 15) : std::nullopt;
+        if (!one || one->category() == ZYDIS_CATEGORY_CALL) return false;
+        at = one->end();
+        for (size_t i = 0; i < one->decoded.operand_count; ++i) {
+            const ZydisDecodedOperand& operand = one->operands[i];
+            if (operand.type != ZYDIS_OPERAND_TYPE_REGISTER ||
+                (operand.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) == 0 ||
+                ZydisRegisterGetClass(whole(operand.reg.value)) != ZYDIS_REGCLASS_GPR64)
+                continue;
+            const auto number = static_cast<uint8_t>(ZydisRegisterGetId(whole(operand.reg.value)));
+            if (std::find(registers.begin(), registers.end(), number) != registers.end())
+                return false;
+        }
+    }
+    return true;
+}
+
 } // namespace speedbump::elf
 
 #else
@@ -69,6 +92,10 @@ Result<WaysOut> ExitFinder::find(uint64_t) const {
 }
 std::optional<uint64_t> ExitFinder::stack_used(uint64_t, uint64_t) const {
     return std::nullopt;
+}
+
+bool ExitFinder::keeps(uint64_t, uint64_t, const std::vector<uint8_t>&) const {
+    return false;
 }
 
 } // namespace speedbump::elf

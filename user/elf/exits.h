@@ -31,6 +31,8 @@ struct Exit {
     uint8_t length = 0;
     uint8_t condition = kAlways;        // of a jump: the low four bits of its code; left if taken
     std::optional<JumpOperand> operand; // left if it leads out of all parts
+    bool is_return = false;             // else a jump,
+    std::optional<uint64_t> target;     // to this address where that is known
     std::string instruction;            // as disassembled
 };
 
@@ -70,6 +72,10 @@ class ExitFinder {
     // How much lower the stack pointer is at `place` than at the entry, `place` being reached from
     // it by straight-line code; nullopt when that is not known. File offsets.
     std::optional<uint64_t> stack_used(uint64_t entry_offset, uint64_t place) const;
+
+    // Whether these registers (by their numbers in machine code) have at `place`, being reached
+    // from the entry by straight-line code, what they had there. False also when that is not known.
+    bool keeps(uint64_t entry_offset, uint64_t place, const std::vector<uint8_t>& registers) const;
 
     struct Impl;
 

@@ -16,6 +16,7 @@
 #include "abi.h"
 #include "elf/placement.h"
 #include "engine/schedule.h"
+#include "targets/target.h"
 #include "util/clock.h"
 #include "util/result.h"
 
@@ -186,6 +187,16 @@ class ProbeEngine : public DelayEngine {
     virtual void forget_counts(uint32_t target, uint32_t tgid) = 0;
 };
 
+// How the functions that some lines of the targets file select are told apart while hooks are in:
+// as other targets than that of their line.
+struct Regrouping {
+    std::vector<size_t>
+        lines; // whose functions it is about; with none each line is one target again
+    std::vector<targets::TargetLine> groups; // Python; the last that matches decides
+    std::vector<size_t> line_of; // of each group: the line whose target its functions are; unless
+                                 // it is an exclusion
+};
+
 // What a HookEngine has found in processes.
 struct HookReport {
     bool ever_attached = false;
@@ -201,6 +212,10 @@ class HookEngine : public DelayEngine {
     virtual std::vector<size_t> lines() const = 0;
     // The target that a line stands for.
     virtual void add_line(uint32_t target, size_t line) = 0;
+
+    // Has functions told apart in all processes, those that are hooked later too, and waits until
+    // all have said that they do. kTimeout: a process does not; it goes on as before.
+    virtual Result<void> regroup(Regrouping regrouping) = 0;
 
     // Makes it ready to hook. Settings do not outlive close(); the counts of before do.
     virtual Result<void> open() = 0;

@@ -8,6 +8,8 @@
 #include <map>
 
 #include "experiment/anytime.h"
+#include "experiment/slices.h"
+#include "util/clock.h"
 #include "util/numbers.h"
 
 namespace speedbump::experiment {
@@ -20,10 +22,6 @@ constexpr double kNsPerUs = 1000;
 constexpr double kPositiveTolerance = 0.15;
 constexpr double kContention = 0.1; // of the time, or of the injected time
 constexpr double kSignificant = 0.05;
-
-double ns(nanoseconds time) {
-    return static_cast<double>(time.count());
-}
 
 bool is_usable(const Slice& slice, size_t progress) {
     return slice.progress.at(progress) > 0 && slice.progress_time.at(progress).count() > 0 &&
@@ -142,6 +140,18 @@ double waited_per_injected(const Document& document, size_t target) {
     return injected > 0 ? (waited - waited_undelayed(document) * length) / injected : 0;
 }
 
+// The same of short slices, of all targets together.
+double waited_in_slices(const Document& document) {
+    if (!document.sliced) return 0;
+    double injected = 0;
+    for (const SlicedTarget& target : document.sliced->targets)
+        for (const uint64_t one : target.injected_ns) injected += static_cast<double>(one);
+    const double length =
+        ns(document.sliced->slice) * static_cast<double>(document.sliced->slices());
+    const double waited = ns(document.sliced->waited) - waited_undelayed(document) * length;
+    return injected > 0 ? waited / injected : 0;
+}
+
 Estimate scaled(Estimate estimate, double factor) {
     estimate.value *= factor;
     estimate.error *= factor;
@@ -192,24 +202,36 @@ TargetResult examine(const Document& document, size_t progress, size_t target) {
     return result;
 }
 
-void judge(TargetResult& result, const Document& document) {
-    const double precision =
-        document.settings.precision > 0 ? document.settings.precision : kDefaultPrecision;
+double wanted_precision(const Document& document) {
+    return document.settings.precision > 0 ? document.settings.precision : kDefaultPrecision;
+}
+
+Verdict verdict_of_blocks(const TargetResult& result, const Document& document) {
+    const Estimate& k = result.shape.slope;
+    const bool differs = result.p < kSignificant;
+    const bool small = std::max(std::abs(k.interval.low), std::abs(k.interval.high)) <=
+                       2 * wanted_precision(document);
+    if (result.shape.shape == Shape::kHinge) // which is there for sure, and so is its slack
+        return differs && result.shape.slack.wide.low > 0 ? Verdict::kHidden : Verdict::kUncertain;
+    if (differs && !small) return Verdict::kMatters;
+    return small ? Verdict::kHidden : Verdict::kUncertain;
+}
+
+Verdict verdict_of_slices(const TargetResult& result, Finding finding) {
+    if (finding == Finding::kMatters && result.p < kSignificant) return Verdict::kMatters;
+    return finding == Finding::kHidden ? Verdict::kHidden : Verdict::kUncertain;
+}
+
+// `finding`: of short slices.
+void judge(TargetResult& result, const Document& document, std::optional<Finding> finding) {
+    const double precision = wanted_precision(document);
     if (result.blocks == 0) return;
     const Estimate& k = result.shape.slope;
     if (k.interval.half_width() > precision)
         result.blocks_wanted = blocks_needed(result.blocks, k.interval.half_width(), precision);
     const bool differs = result.p < kSignificant;
-    const bool small =
-        std::max(std::abs(k.interval.low), std::abs(k.interval.high)) <= 2 * precision;
-    if (result.shape.shape == Shape::kHinge && !differs && may_stop_at_any_look(document))
-        result.verdict = Verdict::kUncertain;
-    else if (result.shape.shape == Shape::kHinge)
-        result.verdict = Verdict::kHidden;
-    else if (differs && !small)
-        result.verdict = Verdict::kMatters;
-    else
-        result.verdict = small ? Verdict::kHidden : Verdict::kUncertain;
+    result.verdict =
+        finding ? verdict_of_slices(result, *finding) : verdict_of_blocks(result, document);
     if (!differs && result.shape.shape == Shape::kLinear) result.shape.shape = Shape::kFlat;
     if (result.shape.shape == Shape::kLinear && result.calls_per_unit > 0)
         result.gain = scaled(k, kNsPerUs * result.calls_per_unit);
@@ -272,6 +294,22 @@ std::vector<LatencyRow> latencies_of(const Document& document, size_t progress) 
     return rows;
 }
 
+// The targets, and what else the slices tell; the findings, by target.
+std::vector<Finding> add_slices(ProgressResult& result, const Document& document) {
+    const SlicedResult sliced =
+        examine_slices(document, result.progress, may_stop_at_any_look(document));
+    if (sliced.blocks > 0) {
+        result.period = sliced.period;
+        result.slices += document.sliced->slices();
+        result.arrives_within = sliced.response.lags + 1;
+        result.arrived = sliced.response.arrived;
+    }
+    result.sham = sliced.sham;
+    result.targets = sliced.targets;
+    for (const Pair& pair : sliced.pairs) result.pairs.emplace_back(pair.first, pair.second);
+    return sliced.findings;
+}
+
 ProgressResult examine_progress(const Document& document, size_t progress) {
     ProgressResult result;
     result.progress = progress;
@@ -283,17 +321,22 @@ ProgressResult examine_progress(const Document& document, size_t progress) {
             if (slice.arm.kind == ArmKind::kProbe) periods.push_back(period_of(slice, progress));
         }
     result.period = median(std::move(periods));
-    result.sham = sham_of(document, progress);
     result.looking = looking_cost(document, progress);
-    std::vector<double> p;
-    for (size_t target = 0; target < document.targets.size(); ++target) {
-        result.targets.push_back(examine(document, progress, target));
-        p.push_back(result.targets.back().p);
+    std::vector<Finding> findings;
+    if (document.sliced) {
+        findings = add_slices(result, document);
+    } else {
+        result.sham = sham_of(document, progress);
+        for (size_t target = 0; target < document.targets.size(); ++target)
+            result.targets.push_back(examine(document, progress, target));
     }
+    std::vector<double> p;
+    for (const TargetResult& target : result.targets) p.push_back(target.p);
     const std::vector<double> corrected = holm(p);
     for (size_t i = 0; i < corrected.size(); ++i) {
         result.targets[i].p = corrected[i];
-        judge(result.targets[i], document);
+        judge(result.targets[i], document,
+              findings.empty() ? std::nullopt : std::optional(findings[i]));
     }
     // What matters first; beyond a slack is less than from the first ns on.
     const auto rank = [&](const TargetResult& target) {
@@ -353,7 +396,9 @@ std::string to_string(Verdict verdict) {
 Results analyse(const Document& document) {
     Results results;
     for (size_t progress = 0; progress < document.progress.size(); ++progress)
-        results.progress.push_back(examine_progress(document, progress));
+        if (progress == 0 || !is_device(document, progress)) // it tells of others' units
+            results.progress.push_back(examine_progress(document, progress));
+    results.devices = examine_devices(document);
     check_controls(results, document);
     results.valid = results.invalid_because.empty();
     return results;
@@ -374,10 +419,24 @@ std::vector<std::string> contention_warnings(const Document& document) {
                 "{:.2f} ms for one; its criticality includes that",
                 document.targets[target].name, waited));
     }
+    if (const double waited = waited_in_slices(document); waited > kContention)
+        warnings.push_back(
+            fmt::format("delays hold a CPU, and for each ms of them threads of the service waited "
+                        "{:.2f} ms for "
+                        "one; criticalities include that",
+                        waited));
     return warnings;
 }
 
 bool is_precise(const Document& document, double precision) {
+    if (document.sliced) {
+        const SlicedResult result = examine_slices(document, 0, true);
+        return result.blocks > 0 &&
+               std::all_of(result.targets.begin(), result.targets.end(), [&](const auto& target) {
+                   return target.blocks == 0 ||
+                          target.shape.slope.interval.half_width() <= precision;
+               });
+    }
     for (size_t target = 0; target < document.targets.size(); ++target) {
         const auto observations = observe_target(document, 0, target, false);
         if (!has_dose(observations)) continue;

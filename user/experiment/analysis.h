@@ -3,8 +3,10 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "experiment/device_verdict.h"
 #include "experiment/document.h"
 #include "experiment/statistics.h"
 
@@ -63,12 +65,18 @@ struct ProgressResult {
     std::optional<Estimate> sham;      // k of the sham target
     std::vector<TargetResult> targets; // ranked, controls last
     std::vector<LatencyRow> latencies;
+    // Of short slices only: over how many of them an effect arrives (0: the rest are of blocks),
+    // and the targets, by their index, of which one's delay changes what the other's does.
+    size_t arrives_within = 0;
+    std::vector<double> arrived; // share of an effect, 0, 1, ... slices later, summed up
+    std::vector<std::pair<size_t, size_t>> pairs;
 };
 
 struct Results {
     bool valid = false;
     std::vector<std::string> invalid_because;
     std::vector<ProgressResult> progress;
+    std::vector<DeviceResult> devices;
 };
 
 // A sentence when threads had to wait for CPUs without any delay, and one for each target whose

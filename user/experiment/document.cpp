@@ -5,10 +5,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "experiment/analysis.h"
+#include "experiment/device_document.h"
+#include "experiment/document_json.h"
+#include "experiment/sliced_document.h"
 #include "util/fd.h"
 
 namespace speedbump::experiment {
@@ -73,6 +77,10 @@ ordered_json slice_json(const Slice& slice) {
         }));
     }
     if (has_latency) json["latency"] = latencies;
+    const auto is_known = [](const auto& device) { return device.has_value(); };
+    if (std::any_of(slice.device.begin(), slice.device.end(), is_known))
+        for (const auto& device : slice.device)
+            json["device"].push_back(optional_json(device, device_json));
     return json;
 }
 
@@ -112,22 +120,55 @@ ordered_json results_json(const Results& results, const Document& document) {
                                     {"looking_ns", optional_json(progress.looking, estimate_json)},
                                     {"sham", optional_json(progress.sham, estimate_json)},
                                     {"targets", targets}});
+        if (!document.sliced) continue;
+        json["progress"].back()["arrives_within_slices"] = progress.arrives_within;
+        json["progress"].back()["arrived"] = progress.arrived;
+        json["progress"].back()["pairs"] = progress.pairs;
+    }
+    for (const DeviceResult& device : results.devices)
+        json["devices"].push_back(device_result_json(device, document));
+    return json;
+}
+
+ordered_json targets_json(const std::vector<Target>& targets) {
+    ordered_json json = ordered_json::array();
+    for (const Target& target : targets) {
+        ordered_json doses = ordered_json::array();
+        for (const nanoseconds dose : target.doses) doses.push_back(dose.count());
+        json.push_back({{"name", target.name},
+                        {"role", target.role == Role::kPositive ? "positive" : "target"},
+                        {"functions", target.functions},
+                        {"function_count", target.function_count},
+                        {"doses_ns", doses},
+                        {"notes", target.notes}});
+    }
+    return json;
+}
+
+ordered_json blocks_json(const std::vector<Block>& blocks) {
+    ordered_json json = ordered_json::array();
+    for (const Block& block : blocks) {
+        ordered_json slices = ordered_json::array();
+        for (const Slice& slice : block.slices) slices.push_back(slice_json(slice));
+        json.push_back({{"confirms", block.confirms}, {"slices", slices}});
+    }
+    return json;
+}
+
+// Without their blocks.
+ordered_json rungs_json(const Document& document) {
+    ordered_json json = ordered_json::array();
+    for (const Rung& rung : document.rungs) {
+        const Document alone = document_of(document, rung);
+        json.push_back({{"targets", targets_json(rung.targets)},
+                        {"followed", rung.followed},
+                        {"notes", rung.notes},
+                        {"results", results_json(analyse(alone), alone)}});
     }
     return json;
 }
 
 // --- reading
-
-// Raises nlohmann's exceptions for what is missing or of the wrong type; from_json() catches them.
-[[noreturn]] void refuse(const std::string& what) {
-    throw ordered_json::other_error::create(501, what, nullptr);
-}
-
-nanoseconds read_time(const ordered_json& json, const char* key) {
-    const nanoseconds time(json.at(key).get<int64_t>());
-    if (time.count() < 0) refuse(std::string(key) + " is negative");
-    return time;
-}
 
 ArmKind read_kind(const std::string& name) {
     for (const auto& [kind, text] : kArmNames)
@@ -168,6 +209,13 @@ Slice read_slice(const ordered_json& json, const Document& document) {
                     Latency{read_time(latencies[i], "p50_ns"), read_time(latencies[i], "p90_ns"),
                             read_time(latencies[i], "p99_ns")};
     }
+    if (json.contains("device")) {
+        const ordered_json& devices = json.at("device");
+        if (devices.size() != slice.progress.size()) refuse("devices of other progress points");
+        slice.device.resize(slice.progress.size());
+        for (size_t i = 0; i < devices.size(); ++i)
+            if (!devices[i].is_null()) slice.device[i] = read_device(devices[i]);
+    }
     return slice;
 }
 
@@ -183,6 +231,32 @@ Target read_target(const ordered_json& json) {
         target.doses.emplace_back(dose.get<int64_t>());
     target.notes = json.at("notes").get<std::vector<std::string>>();
     return target;
+}
+
+// The targets and blocks of a document, or of a rung of it.
+void read_measured(const ordered_json& json, Document& document) {
+    for (const ordered_json& target : json.at("targets"))
+        document.targets.push_back(read_target(target));
+    for (const ordered_json& block : json.at("blocks")) {
+        document.blocks.emplace_back();
+        document.blocks.back().confirms = block.at("confirms").get<bool>();
+        for (const ordered_json& slice : block.at("slices"))
+            document.blocks.back().slices.push_back(read_slice(slice, document));
+    }
+}
+
+Rung read_rung(const ordered_json& json, const Document& document) {
+    Document alone;
+    alone.progress = document.progress;
+    read_measured(json, alone);
+    Rung rung;
+    rung.targets = std::move(alone.targets);
+    rung.blocks = std::move(alone.blocks);
+    rung.followed = json.at("followed").get<std::vector<size_t>>();
+    for (const size_t target : rung.followed)
+        if (target >= rung.targets.size()) refuse("a rung goes on with no target of its own");
+    rung.notes = json.at("notes").get<std::vector<std::string>>();
+    return rung;
 }
 
 Document read_document(const ordered_json& json) {
@@ -204,14 +278,11 @@ Document read_document(const ordered_json& json) {
     document.settings.max_cpu = settings.at("max_cpu").get<double>();
     document.progress = json.at("progress").get<std::vector<std::string>>();
     if (document.progress.empty()) refuse("it has no progress point");
-    for (const ordered_json& target : json.at("targets"))
-        document.targets.push_back(read_target(target));
-    for (const ordered_json& block : json.at("blocks")) {
-        document.blocks.emplace_back();
-        document.blocks.back().confirms = block.at("confirms").get<bool>();
-        for (const ordered_json& slice : block.at("slices"))
-            document.blocks.back().slices.push_back(read_slice(slice, document));
-    }
+    read_measured(json, document);
+    if (json.contains("rungs"))
+        for (const ordered_json& rung : json.at("rungs"))
+            document.rungs.push_back(read_rung(rung, document));
+    if (json.contains("sliced")) document.sliced = read_sliced(json.at("sliced"), document);
     document.warnings = json.at("warnings").get<std::vector<std::string>>();
     document.tool_cpu = json.at("tool_cpu").get<double>();
     document.stopped = json.at("stopped").get<std::string>();
@@ -227,46 +298,51 @@ std::string to_string(ArmKind kind) {
     return "probe";
 }
 
-std::string to_json(const Document& document) {
-    ordered_json targets = ordered_json::array();
-    for (const Target& target : document.targets) {
-        ordered_json doses = ordered_json::array();
-        for (const nanoseconds dose : target.doses) doses.push_back(dose.count());
-        targets.push_back({{"name", target.name},
-                           {"role", target.role == Role::kPositive ? "positive" : "target"},
-                           {"functions", target.functions},
-                           {"function_count", target.function_count},
-                           {"doses_ns", doses},
-                           {"notes", target.notes}});
-    }
-    ordered_json blocks = ordered_json::array();
-    for (const Block& block : document.blocks) {
-        ordered_json slices = ordered_json::array();
-        for (const Slice& slice : block.slices) slices.push_back(slice_json(slice));
-        blocks.push_back({{"confirms", block.confirms}, {"slices", slices}});
-    }
-    const ordered_json json = {{"schema", kSchema},
-                               {"version", document.version},
-                               {"host", document.host},
-                               {"kernel", document.kernel},
-                               {"machine", document.machine},
-                               {"started_unix_ns", document.started_unix_ns},
-                               {"seed", document.seed},
-                               {"settings",
-                                {{"slice_ns", document.settings.slice.count()},
-                                 {"settle_ns", document.settings.settle.count()},
-                                 {"precision", document.settings.precision},
-                                 {"max_slowdown", document.settings.max_slowdown},
-                                 {"max_cpu", document.settings.max_cpu}}},
-                               {"progress", document.progress},
-                               {"targets", targets},
-                               {"warnings", document.warnings},
-                               {"tool_cpu", document.tool_cpu},
-                               {"stopped", document.stopped},
-                               {"complete", document.complete},
-                               {"results", results_json(analyse(document), document)},
-                               {"blocks", blocks}};
+namespace {
+
+// Without what was measured raw.
+ordered_json summary_of(const Document& document, const Results& results) {
+    ordered_json json = {{"schema", kSchema},
+                         {"version", document.version},
+                         {"host", document.host},
+                         {"kernel", document.kernel},
+                         {"machine", document.machine},
+                         {"started_unix_ns", document.started_unix_ns},
+                         {"seed", document.seed},
+                         {"settings",
+                          {{"slice_ns", document.settings.slice.count()},
+                           {"settle_ns", document.settings.settle.count()},
+                           {"precision", document.settings.precision},
+                           {"max_slowdown", document.settings.max_slowdown},
+                           {"max_cpu", document.settings.max_cpu}}},
+                         {"progress", document.progress},
+                         {"targets", targets_json(document.targets)},
+                         {"warnings", document.warnings},
+                         {"tool_cpu", document.tool_cpu},
+                         {"stopped", document.stopped},
+                         {"complete", document.complete},
+                         {"results", results_json(results, document)}};
+    if (!document.rungs.empty()) json["rungs"] = rungs_json(document);
+    return json;
+}
+
+std::string dumped(const ordered_json& json) {
     return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+} // namespace
+
+std::string summary_json(const Document& document, const Results& results) {
+    return dumped(summary_of(document, results));
+}
+
+std::string to_json(const Document& document) {
+    ordered_json json = summary_of(document, analyse(document));
+    for (size_t rung = 0; rung < document.rungs.size(); ++rung)
+        json["rungs"][rung]["blocks"] = blocks_json(document.rungs[rung].blocks);
+    json["blocks"] = blocks_json(document.blocks);
+    if (document.sliced) json["sliced"] = sliced_json(*document.sliced);
+    return dumped(json);
 }
 
 Result<Document> from_json(const std::string& text, const std::string& path) {
@@ -298,6 +374,36 @@ Result<Document> load_document(const std::string& path) {
     return from_json(text, path);
 }
 
+namespace {
+
+// The slices of `from` come after those of `to`.
+Result<void> append(Sliced& to, const Sliced& from) {
+    const bool alike = to.slice == from.slice &&
+                       std::equal(to.targets.begin(), to.targets.end(), from.targets.begin(),
+                                  from.targets.end(), [](const auto& a, const auto& b) {
+                                      return (a.dose.count() == 0) == (b.dose.count() == 0);
+                                  });
+    if (!alike)
+        return make_error(ErrorKind::kInvalid,
+                          "the experiments have slices of other lengths, or have not slowed the "
+                          "same targets: they can be compared, not merged");
+    const auto add = [](auto& all, const auto& more) {
+        all.insert(all.end(), more.begin(), more.end());
+    };
+    for (size_t point = 0; point < to.units.size(); ++point)
+        add(to.units[point], from.units[point]);
+    for (size_t target = 0; target < to.targets.size(); ++target) {
+        to.targets[target].calls += from.targets[target].calls;
+        add(to.targets[target].steps, from.targets[target].steps);
+        add(to.targets[target].injected_ns, from.targets[target].injected_ns);
+        add(to.targets[target].delays, from.targets[target].delays);
+    }
+    to.waited += from.waited;
+    return {};
+}
+
+} // namespace
+
 Result<Document> merge(const std::vector<Document>& documents) {
     if (documents.empty()) return make_error(ErrorKind::kUsage, "nothing to merge");
     Document merged = documents.front();
@@ -312,6 +418,13 @@ Result<Document> merge(const std::vector<Document>& documents) {
                               "the experiments have other targets or progress points: they can be "
                               "compared, not merged");
         if (merged.host.find(other.host) == std::string::npos) merged.host += ", " + other.host;
+        if (merged.sliced.has_value() != other.sliced.has_value())
+            return make_error(ErrorKind::kInvalid,
+                              "one of the experiments has short slices, another has none: they can "
+                              "be compared, not merged");
+        if (merged.sliced)
+            if (auto added = append(*merged.sliced, *other.sliced); !added)
+                return std::move(added).error();
         merged.blocks.insert(merged.blocks.end(), other.blocks.begin(), other.blocks.end());
         merged.warnings.insert(merged.warnings.end(), other.warnings.begin(), other.warnings.end());
         for (size_t target = 0; target < merged.targets.size(); ++target)

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "experiment/model/sequence.h"
 #include "util/result.h"
 
 // What an experiment measured: passive structs, and their versioned JSON (docs/json.md, schema
@@ -34,15 +35,32 @@ struct Latency {
     nanoseconds p50{0}, p90{0}, p99{0};
 };
 
+// What happened at a device's interface in a slice, of all processes (kDevice progress points).
+// `busy` is told when it is proven, also of time before the slice: only sums over slices tell.
+struct DeviceReading {
+    uint64_t launches = 0;
+    uint64_t waits = 0;       // that ended
+    uint64_t gaps = 0;        // how often events were lost, and all that was known with them
+    uint64_t most_queued = 0; // launches that nobody knew to be done
+    nanoseconds wait{0};      // in which somebody in the process waited
+    nanoseconds launching{0}; // in launches whose ends are told
+    nanoseconds held{0};      // of that: launches waited for room in a queue
+    nanoseconds unsure{0};    // of that: it is not known whether they did
+    nanoseconds watched{0};   // since what is queued is known
+    nanoseconds idle{0};      // of that: nothing was queued
+    nanoseconds busy{0};      // of that: something certainly was
+};
+
 // One arm of one block, as measured after the settling time.
 struct Slice {
     Arm arm;
     nanoseconds start{0}; // since the experiment began
     nanoseconds length{0};
-    std::vector<uint64_t> progress;              // units of each progress point
-    std::vector<nanoseconds> progress_time;      // in which these were counted
-    std::vector<std::optional<Latency>> latency; // of each progress point
-    std::vector<uint64_t> calls;                 // of each target; empty with kOff
+    std::vector<uint64_t> progress;                     // units of each progress point
+    std::vector<nanoseconds> progress_time;             // in which these were counted
+    std::vector<std::optional<Latency>> latency;        // of each progress point
+    std::vector<std::optional<DeviceReading>> device{}; // of each, or empty
+    std::vector<uint64_t> calls;                        // of each target; empty with kOff
     nanoseconds injected{0}; // kDose: by what the target's calls were slowed against kProbe
     nanoseconds waited{0};   // of all threads: able to run, without a CPU
 };
@@ -50,6 +68,27 @@ struct Slice {
 struct Block {
     bool confirms = false; // a fresh block for the targets that stood out in the others
     std::vector<Slice> slices;
+};
+
+// What one target did in a run of short slices, by slice. A hit counts for the slice that it came
+// in.
+struct SlicedTarget {
+    nanoseconds dose{0};               // the full one; 0: the target was not part of the run
+    uint64_t calls = 0;                // in all slices together
+    std::vector<Step> steps;           // that were drawn
+    std::vector<uint64_t> injected_ns; // by which its calls were slowed
+    std::vector<uint64_t> delays;      // delayed calls
+};
+
+// All targets at once in short slices, which the clock switched (decision 12): in order, and
+// without a gap but where the schedule ran out.
+struct Sliced {
+    nanoseconds slice{0};
+    std::vector<std::vector<uint64_t>> units; // of each progress point, by slice
+    std::vector<SlicedTarget> targets;        // of each of the document's
+    nanoseconds waited{0};                    // as Slice's, over all slices
+
+    size_t slices() const { return units.empty() ? 0 : units.front().size(); }
 };
 
 enum class Role {
@@ -64,6 +103,14 @@ struct Target {
     size_t function_count = 0;
     std::vector<nanoseconds> doses;
     std::vector<std::string> notes; // why a dose was given up, why nothing was measured
+};
+
+// One step of --bisect: groups of functions that were measured as targets are.
+struct Rung {
+    std::vector<Target> targets;
+    std::vector<Block> blocks;
+    std::vector<size_t> followed;   // of the targets: those that were taken apart next
+    std::vector<std::string> notes; // what was left out
 };
 
 struct Settings {
@@ -85,20 +132,37 @@ struct Document {
     std::vector<std::string> progress; // as given with --progress
     std::vector<Target> targets;
     std::vector<Block> blocks;
+    std::vector<Rung> rungs;      // that led to these targets, the first one first
+    std::optional<Sliced> sliced; // then the blocks tell of the cost of looking alone
     std::vector<std::string> warnings;
     double tool_cpu = 0;   // CPUs that this program used itself
     std::string stopped;   // "precision", "blocks", "time", "interrupted", or what went wrong
     bool complete = false; // it stopped as planned
 };
 
+// A rung of the document as one that was measured alone.
+inline Document document_of(const Document& document, const Rung& rung) {
+    Document alone;
+    alone.seed = document.seed;
+    alone.settings = document.settings;
+    alone.progress = document.progress;
+    alone.targets = rung.targets;
+    alone.blocks = rung.blocks;
+    return alone;
+}
+
+struct Results; // analysis.h
+
 // The document as JSON on one line, with what is concluded from it under "results".
 std::string to_json(const Document& document);
+// The same without the raw slices.
+std::string summary_json(const Document& document, const Results& results);
 // kInvalid, with the place, for anything that to_json() would not have written.
 Result<Document> from_json(const std::string& text, const std::string& path);
 Result<Document> load_document(const std::string& path);
 
 // One document of several with the same progress and targets: of other hosts or ranks, or of the
-// same one later. kInvalid when they differ.
+// same one later. kInvalid when they differ. The rungs are those of the first.
 Result<Document> merge(const std::vector<Document>& documents);
 
 std::string to_string(ArmKind kind);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "experiment/analysis.h"
+#include "util/clock.h"
 
 namespace speedbump::experiment {
 
@@ -14,10 +15,6 @@ constexpr double kSignificant = 0.05;
 // Percentiles come in sixteen steps for each power of two (bpf/progress.bpf.c); of one that always
 // falls into the same step no more is known than that.
 const double kPercentileStep = std::log(17.0 / 16.0);
-
-double ns(nanoseconds time) {
-    return static_cast<double>(time.count());
-}
 
 // What was measured with probes and without delay, block by block.
 std::vector<Stretch> undelayed(const Document& document, size_t progress) {

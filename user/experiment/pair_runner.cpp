@@ -26,10 +26,6 @@ constexpr auto kBeat = std::chrono::seconds(1);
 constexpr size_t kFewestSlices = 120; // before an interval is believed
 constexpr int kMaxBadReadings = 3;
 
-double ns(nanoseconds time) {
-    return static_cast<double>(time.count());
-}
-
 const char* name_of(Side side) {
     return side == kSideA ? "a" : "b";
 }
@@ -115,7 +111,7 @@ Result<Moment> PairRunner::read() {
     result.progress.resize(request_.progress.size());
     for (size_t point = 0; point < request_.progress.size(); ++point)
         for (const Side side : {kSideA, kSideB}) {
-            auto reading = builds_[side].points[point]->read();
+            auto reading = builds_[side].points[point]->read({});
             if (!reading) return std::move(reading).error();
             result.progress[point][side] = *reading;
         }

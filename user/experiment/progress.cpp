@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "experiment/progress.h"
 
+#include <algorithm>
+
+#include "experiment/device_point.h"
 #include "experiment/progress_polls.h"
 #include "experiment/progress_probes.h"
 #include "experiment/progress_syscall.h"
@@ -24,8 +27,8 @@ class Calls : public ProgressPoint {
 
     Result<void> attach(const std::vector<pid_t>& pids) { return probes_.attach(pids); }
 
-    Result<Reading> read() override {
-        if (auto followed = probes_.follow(programs_->session().snapshot().processes); !followed)
+    Result<Reading> read(const Totals& /*totals*/) override {
+        if (auto followed = probes_.follow(programs_->session().processes()); !followed)
             return std::move(followed).error();
         return Reading{programs_->sum(programs_->skeleton().maps.units, index_), monotonic_ns()};
     }
@@ -55,23 +58,19 @@ class Calls : public ProgressPoint {
 // Calls of Python functions: a line of the session's own targets, delay 0.
 class PythonCalls : public ProgressPoint {
   public:
-    PythonCalls(session::Session& session, size_t line) : session_(session) {
+    PythonCalls(session::Session& session, size_t line) {
         const session::Snapshot snapshot = session.snapshot();
         for (uint32_t index = 0; index < snapshot.targets.size(); ++index)
             if (snapshot.targets[index].line_index == line) target_ = index;
     }
 
-    Result<Reading> read() override {
-        Reading reading{0, monotonic_ns()};
-        const auto all = session_.counts();
-        if (!all) return all.error();
-        for (const engine::Counts& counts : *all)
-            if (counts.target == target_) reading.units += counts.hits;
-        return reading;
+    Result<Reading> read(const Totals& totals) override {
+        if (target_ >= totals.targets.size())
+            return make_error(ErrorKind::kIo, "the calls cannot be counted");
+        return Reading{totals.targets[target_].hits, totals.at_ns};
     }
 
   private:
-    session::Session& session_;
     uint32_t target_ = 0;
 };
 
@@ -101,6 +100,9 @@ Result<std::vector<std::unique_ptr<ProgressPoint>>> open_progress(
     std::vector<pid_t> pids;
     for (const session::ProcessInfo& process : session.snapshot().processes)
         if (process.alive) pids.push_back(process.pid);
+    const bool has_device = std::any_of(specs.begin(), specs.end(), [](const ProgressSpec& spec) {
+        return spec.kind == Kind::kDevice;
+    });
     std::vector<std::unique_ptr<ProgressPoint>> points;
     std::shared_ptr<Programs> programs;
     for (uint32_t index = 0; index < specs.size(); ++index) {
@@ -127,16 +129,34 @@ Result<std::vector<std::unique_ptr<ProgressPoint>>> open_progress(
                 break;
             default:
                 if (!programs) {
-                    auto loaded = Programs::load(session, static_cast<uint32_t>(specs.size()));
+                    auto loaded =
+                        Programs::load(session, static_cast<uint32_t>(specs.size()), has_device);
                     if (!loaded) return std::move(loaded).error();
                     programs = std::move(*loaded);
                 }
-                opened = open_counter(spec, programs, index, pids);
+                opened = spec.kind == Kind::kDevice ? open_device(spec, programs, index, pids)
+                                                    : open_counter(spec, programs, index, pids);
         }
         if (!opened) return std::move(opened).error().with_context("progress point " + spec.text);
         points.push_back(std::move(*opened));
     }
     return points;
+}
+
+DeviceReading device_between(const DeviceReading& before, const DeviceReading& after) {
+    DeviceReading reading;
+    reading.launches = after.launches - before.launches;
+    reading.waits = after.waits - before.waits;
+    reading.gaps = after.gaps - before.gaps;
+    reading.most_queued = after.most_queued;
+    reading.wait = after.wait - before.wait;
+    reading.launching = after.launching - before.launching;
+    reading.held = after.held - before.held;
+    reading.unsure = after.unsure - before.unsure;
+    reading.watched = after.watched - before.watched;
+    reading.idle = after.idle - before.idle;
+    reading.busy = after.busy - before.busy;
+    return reading;
 }
 
 std::optional<Latency> latency_between(const std::vector<uint64_t>& before,

@@ -22,11 +22,18 @@ struct Reading {
     uint64_t at_ns = 0; // CLOCK_MONOTONIC
 };
 
+// What the session's targets have counted, by their index, and when that was read.
+struct Totals {
+    std::vector<engine::Counts> targets;
+    uint64_t at_ns = 0; // CLOCK_MONOTONIC
+};
+
 // One open progress point. Not thread-safe.
 class ProgressPoint {
   public:
     virtual ~ProgressPoint() = default;
-    virtual Result<Reading> read() = 0;
+    // `totals` are those of now: some points are targets.
+    virtual Result<Reading> read(const Totals& totals) = 0;
     // The session's schedule begins anew: slices are those of this one. False for a point that
     // can't be told by slice, where read() is all there is.
     virtual bool begin_slices() { return false; }
@@ -35,7 +42,9 @@ class ProgressPoint {
     virtual std::optional<uint64_t> take_slice(uint64_t /*slice*/) { return std::nullopt; }
     // kLatency: calls so far by how long they took (latency_of_bucket()); else none.
     virtual std::vector<uint64_t> latencies() { return {}; }
-    // kLatency: calls so far that could not be timed.
+    // kDevice: what happened there up to the last read(), since the point was opened.
+    virtual std::optional<DeviceReading> device() { return std::nullopt; }
+    // kLatency, kDevice: calls so far that could not be timed.
     virtual uint64_t lost() { return 0; }
 };
 
@@ -51,6 +60,9 @@ struct PythonProgress {
 Result<std::vector<std::unique_ptr<ProgressPoint>>> open_progress(
     const std::vector<ProgressSpec>& specs, const std::vector<PythonProgress>& python,
     session::Session& session, const std::function<void(const std::string&)>& warn);
+
+// What happened at a device between two readings.
+DeviceReading device_between(const DeviceReading& before, const DeviceReading& after);
 
 // What calls took between two readings; nullopt when there were none.
 std::optional<Latency> latency_between(const std::vector<uint64_t>& before,

@@ -63,7 +63,7 @@ class Command : public ProgressPoint {
   public:
     explicit Command(std::string command) : command_(std::move(command)) {}
 
-    Result<Reading> read() override {
+    Result<Reading> read(const Totals& /*totals*/) override {
         auto output = output_of({"/bin/sh", "-c", command_}, kPatience, kMaxAnswer);
         if (!output) return std::move(output).error();
         const auto units = number_of(output->text);
@@ -84,7 +84,7 @@ class File : public ProgressPoint {
     File(std::string path, Pattern pattern)
         : path_(std::move(path)), pattern_(std::move(pattern)) {}
 
-    Result<Reading> read() override {
+    Result<Reading> read(const Totals& /*totals*/) override {
         if (auto opened = reopen_if_rotated(); !opened) return std::move(opened).error();
         char buffer[65536];
         for (;;) {
@@ -148,7 +148,7 @@ class Http : public ProgressPoint {
   public:
     Http(std::string url, Pattern pattern) : url_(std::move(url)), pattern_(std::move(pattern)) {}
 
-    Result<Reading> read() override {
+    Result<Reading> read(const Totals& /*totals*/) override {
         const Result<std::string> got = page_.get(url_, kPatience, kMaxAnswer);
         if (!got) return got.error();
         const std::string& page = *got;

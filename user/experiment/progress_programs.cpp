@@ -37,7 +37,8 @@ Result<SliceCounter> SliceCounter::open(const bpf_map* counts, uint32_t points) 
     return SliceCounter(std::move(*memory), points);
 }
 
-Result<std::shared_ptr<Programs>> Programs::load(session::Session& session, uint32_t points) {
+Result<std::shared_ptr<Programs>> Programs::load(session::Session& session, uint32_t points,
+                                                 bool has_device) {
     auto programs = std::make_shared<Programs>(session);
     programs->skeleton_.reset(progress_bpf__open());
     if (!programs->skeleton_) return errno_error("open the counting programs", errno);
@@ -53,6 +54,8 @@ Result<std::shared_ptr<Programs>> Programs::load(session::Session& session, uint
     if (error == 0)
         error = SliceCounter::prepare(session, skeleton->maps.schedule, skeleton->maps.slice_units,
                                       points);
+    if (error == 0 && has_device)
+        error = bpf_map__set_max_entries(skeleton->maps.device_events, SB_DEVICE_RING_BYTES);
     if (error == 0) error = progress_bpf__load(skeleton);
     if (error != 0) return errno_error("load the counting programs", -error);
     if (session.schedule() != nullptr) {
@@ -60,7 +63,16 @@ Result<std::shared_ptr<Programs>> Programs::load(session::Session& session, uint
         if (!by_slice) return std::move(by_slice).error();
         programs->by_slice_.emplace(std::move(*by_slice));
     }
+    if (has_device) {
+        auto ring = DeviceRing::open(skeleton->maps.device_events);
+        if (!ring) return std::move(ring).error();
+        programs->ring_ = std::move(*ring);
+    }
     return programs;
+}
+
+uint64_t Programs::lost_device_events() const {
+    return __atomic_load_n(&skeleton_->bss->lost_device_events, __ATOMIC_RELAXED);
 }
 
 int Programs::at_site() const {

@@ -12,6 +12,7 @@
 #include "engine/libbpf.h"
 #include "engine/map_memory.h"
 #include "engine/schedule.h"
+#include "experiment/device_ring.h"
 #include "progress.skel.h"
 #include "session/session.h"
 #include "util/result.h"
@@ -41,7 +42,9 @@ class SliceCounter {
 // The programs of bpf/progress.bpf.c, shared by all points of an experiment. Not thread-safe.
 class Programs {
   public:
-    static Result<std::shared_ptr<Programs>> load(session::Session& session, uint32_t points);
+    // `has_device`: some point is a kDevice one.
+    static Result<std::shared_ptr<Programs>> load(session::Session& session, uint32_t points,
+                                                  bool has_device);
 
     progress_bpf& skeleton() { return *skeleton_; }
     session::Session& session() { return session_; }
@@ -61,6 +64,11 @@ class Programs {
     // ended, the older half of it is dropped here.
     uint64_t lost_calls();
 
+    // What happened at a kDevice point since it was asked last.
+    std::vector<sb_device_event> take_device_events(uint32_t point) { return ring_->take(point); }
+    // That did not fit, of all points so far.
+    uint64_t lost_device_events() const;
+
     explicit Programs(session::Session& session)
         : session_(session), features_(session.features()) {}
 
@@ -71,6 +79,7 @@ class Programs {
     const engine::Features& features_; // the session's
     engine::BpfSkeleton<progress_bpf> skeleton_;
     std::optional<SliceCounter> by_slice_; // after the programs
+    std::unique_ptr<DeviceRing> ring_;
     uint32_t sites_ = 0;
     uint64_t lost_before_ = 0;
 };

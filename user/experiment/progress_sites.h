@@ -12,6 +12,7 @@
 
 #include "../bpf/progress.h"
 #include "elf/probe_site.h"
+#include "experiment/device_spec.h"
 #include "experiment/progress_spec.h"
 #include "process/resolver.h"
 #include "util/result.h"
@@ -48,6 +49,10 @@ class ProgressSites {
 // end.
 Result<std::unique_ptr<ProgressSites>> function_sites(const ProgressSpec& spec,
                                                       const elf::SiteOptions& options);
+// Of a kDevice point: where its functions begin, and where those that wait end. That one of them
+// can't be watched is an error.
+Result<std::unique_ptr<ProgressSites>> device_sites(const DeviceSpec& spec,
+                                                    const elf::SiteOptions& options);
 // Of a kUsdt point. That a mark can't be probed at one of its places in a file is an error.
 std::unique_ptr<ProgressSites> mark_sites(const ProgressSpec& spec,
                                           const elf::SiteOptions& options);

@@ -3,6 +3,7 @@
 
 #include <cctype>
 
+#include "experiment/device_spec.h"
 #include "targets/parser.h"
 
 namespace speedbump::experiment {
@@ -27,6 +28,7 @@ constexpr Form kForms[] = {
     {"command", Kind::kCommand, 1, "command:CMD"},
     {"file", Kind::kFile, 2, "file:PATH:REGEX"},
     {"http", Kind::kHttp, 2, "http:URL:REGEX"},
+    {"device", Kind::kDevice, 1, "device:cuda, device:BINARY:LAUNCH,...:WAIT,..."},
 };
 
 // A URL has colons of its own: after its scheme, and before its port.
@@ -43,6 +45,15 @@ size_t end_of_url(const std::string& text) {
 Error wrong(const std::string& text, const std::string& usage) {
     return make_error(ErrorKind::kUsage,
                       "'" + text + "' is not a progress point: it must be " + usage);
+}
+
+Result<targets::TargetLine> parse_line(const std::string& line, const std::string& given) {
+    const targets::ParseOutcome outcome = targets::parse_targets(line, "--progress");
+    if (!outcome.errors.empty() || outcome.file.lines.size() != 1)
+        return make_error(ErrorKind::kUsage,
+                          "'" + given + "' names no function: " +
+                              (outcome.errors.empty() ? "" : outcome.errors.front().message));
+    return outcome.file.lines.front();
 }
 
 } // namespace
@@ -68,6 +79,9 @@ Result<ProgressSpec> parse_progress(const std::string& text) {
         }
         if (form.kind == Kind::kHttp && !spec.first.starts_with("http"))
             return wrong(text, form.usage);
+        if (form.kind == Kind::kDevice)
+            if (auto device = parse_device(spec.first); !device)
+                return std::move(device).error().with_context("'" + text + "' is not a device");
         return spec;
     }
     std::string all;
@@ -77,13 +91,17 @@ Result<ProgressSpec> parse_progress(const std::string& text) {
 
 Result<targets::TargetLine> line_of(const ProgressSpec& spec) {
     const bool native = spec.kind != Kind::kPython;
-    const std::string text = (native ? "+" : "") + spec.first + ":" + spec.second;
-    const targets::ParseOutcome outcome = targets::parse_targets(text, "--progress");
-    if (!outcome.errors.empty() || outcome.file.lines.size() != 1)
-        return make_error(ErrorKind::kUsage,
-                          "'" + spec.text + "' names no function: " +
-                              (outcome.errors.empty() ? "" : outcome.errors.front().message));
-    return outcome.file.lines.front();
+    return parse_line((native ? "+" : "") + spec.first + ":" + spec.second, spec.text);
+}
+
+Result<targets::TargetLine> native_line(const std::string& binary, const std::string& name) {
+    const std::string text = "+" + binary + ":" + name;
+    return parse_line(text, text);
+}
+
+bool is_told_by_slice(const ProgressSpec& spec) {
+    using Kind = ProgressSpec::Kind;
+    return spec.kind != Kind::kCommand && spec.kind != Kind::kFile && spec.kind != Kind::kHttp;
 }
 
 uint64_t latency_of_bucket(uint32_t bucket) {

@@ -20,6 +20,7 @@ struct ProgressSpec {
         kCommand, // CMD: prints a running total
         kFile,    // PATH, REGEX: matching lines, or the running total that they tell
         kHttp,    // URL, REGEX: a running total on a page
+        kDevice,  // what parse_device() takes: launches, and who waits for whom
     } kind = Kind::kNative;
     std::string text; // as given
     std::string first, second, third;
@@ -30,6 +31,12 @@ Result<ProgressSpec> parse_progress(const std::string& text);
 
 // The targets file line that names the functions of a kNative, kPython or kLatency point.
 Result<targets::TargetLine> line_of(const ProgressSpec& spec);
+
+// The line for a native function of that name in that binary; kUsage where they make none.
+Result<targets::TargetLine> native_line(const std::string& binary, const std::string& name);
+
+// Whether its units can be counted by slices of a schedule; those that are asked for can't.
+bool is_told_by_slice(const ProgressSpec& spec);
 
 // The middle of a bucket of bpf/progress.bpf.c's latencies, in ns.
 uint64_t latency_of_bucket(uint32_t bucket);

@@ -59,7 +59,7 @@ class SystemCall : public ProgressPoint {
         return {};
     }
 
-    Result<Reading> read() override {
+    Result<Reading> read(const Totals& /*totals*/) override {
         std::vector<uint64_t> counts(static_cast<size_t>(libbpf_num_possible_cpus()));
         const uint32_t key = 0;
         if (bpf_map_lookup_elem(bpf_map__fd(skeleton_->maps.units), &key, counts.data()) != 0)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,11 @@
 #include "util/result.h"
 
 namespace speedbump::experiment {
+
+// Slices up to this long are switched by the clock, with all targets at once (decision 12); longer
+// ones are arms, one after the other (decision 4).
+inline constexpr auto kLongestSwitched = std::chrono::milliseconds(50);
+inline constexpr auto kShortestSwitched = std::chrono::milliseconds(1);
 
 // What to find out, and how much it may cost the service.
 struct Request {
@@ -24,12 +30,13 @@ struct Request {
     double precision = 0;           // of the criticality; 0: until another limit
     nanoseconds time{0};            // 0: until another limit
     uint64_t seed = 1;
-    nanoseconds slice{0}; // 0: chosen by the pace of the first progress point
+    nanoseconds slice{0}; // 0: of an arm, chosen by the pace of the first progress point
     nanoseconds settle = std::chrono::milliseconds(50);
     double max_slowdown = 0.5;
     double max_cpu = 0; // CPUs; 0: half of the host's
     bool off_arm = true;
-    bool bisect = false; // narrow each line down to the functions that matter
+    bool bisect = false;              // narrow each line down to the functions that matter
+    std::set<targets::Runtime> whole; // of which all lines together are one target
 };
 
 struct Hooks {

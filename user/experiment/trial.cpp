@@ -12,6 +12,8 @@ using std::chrono::milliseconds;
 constexpr auto kLead = milliseconds(5); // until a schedule begins
 // A hit whose thread has lost its CPU is counted that much later at most, or in a later slice.
 constexpr auto kSettle = milliseconds(20), kLongestSettle = milliseconds(200);
+// Should this program hang, all delays end that much later.
+constexpr auto kAhead = std::chrono::seconds(2);
 constexpr auto kLongestSleep = milliseconds(50);
 
 uint64_t count(nanoseconds time) {
@@ -20,9 +22,11 @@ uint64_t count(nanoseconds time) {
 
 } // namespace
 
-Trial::Trial(session::Session& session, ProgressPoint& point, TrialPlan plan)
-    : session_(session), point_(point), plan_(std::move(plan)) {
-    measured_.slice_ns = static_cast<double>(plan_.slice.count());
+Trial::Trial(session::Session& session, const std::vector<std::unique_ptr<ProgressPoint>>& points,
+             TrialPlan plan)
+    : session_(session), points_(points), plan_(std::move(plan)) {
+    measured_.slice = plan_.slice;
+    measured_.units.resize(points_.size());
     measured_.targets.resize(plan_.targets.size());
     stages_.resize(plan_.targets.size());
     nanoseconds longest{0};
@@ -30,6 +34,7 @@ Trial::Trial(session::Session& session, ProgressPoint& point, TrialPlan plan)
         floors_.push_back(target.members.empty() ? nanoseconds(0)
                                                  : session_.floor(target.members.front()));
         longest = std::max(longest, target.dose);
+        measured_.targets[floors_.size() - 1].dose = target.dose;
     }
     const nanoseconds ring = plan_.slice * session::Schedule::kRing;
     settle_ = longest + std::clamp<nanoseconds>(ring / 4, kSettle, kLongestSettle);
@@ -40,7 +45,7 @@ Trial::~Trial() {
     session_.schedule()->end();
     for (const TrialTarget& target : plan_.targets)
         for (const uint32_t member : target.members) session_.set_column(member, std::nullopt);
-    if (plan_.progress) session_.set_column(*plan_.progress, std::nullopt);
+    for (const auto& [point, target] : plan_.progress) session_.set_column(target, std::nullopt);
 }
 
 Result<void> Trial::begin() {
@@ -49,23 +54,43 @@ Result<void> Trial::begin() {
     };
     if (session_.schedule() == nullptr || session_.schedule()->columns() < plan_.columns())
         return refused();
-    for (uint32_t column = 0; column < plan_.targets.size(); ++column)
-        for (const uint32_t member : plan_.targets[column].members)
-            if (!session_.set_column(member, column)) return refused();
-    if (plan_.progress) {
-        const auto last = static_cast<uint32_t>(plan_.targets.size());
-        if (!session_.set_column(*plan_.progress, last)) return refused();
-    } else if (!point_.begin_slices()) {
-        return make_error(ErrorKind::kUnsupported, "the progress point does not tell of slices");
-    }
+    if (!set_columns()) return refused();
+    if (!begin_points())
+        return make_error(ErrorKind::kUnsupported, "a progress point does not tell of slices");
     is_on_ = true;
     begin_schedule();
     return {};
 }
 
+// False where one can't be.
+bool Trial::set_columns() {
+    const auto count_of_targets = static_cast<uint32_t>(plan_.targets.size());
+    for (uint32_t column = 0; column < count_of_targets; ++column)
+        for (const uint32_t member : plan_.targets[column].members)
+            if (!session_.set_column(member, column)) return false;
+    uint32_t next = count_of_targets;
+    for (const auto& [point, target] : plan_.progress) {
+        const std::vector<uint32_t> alone = {target};
+        const auto same = std::find_if(plan_.targets.begin(), plan_.targets.end(),
+                                       [&](const auto& one) { return one.members == alone; });
+        progress_columns_[point] = static_cast<size_t>(same - plan_.targets.begin());
+        if (same != plan_.targets.end()) continue;
+        progress_columns_[point] = next;
+        if (!session_.set_column(target, next++)) return false;
+    }
+    return true;
+}
+
+// False where one can't.
+bool Trial::begin_points() {
+    for (size_t point = 0; point < points_.size(); ++point)
+        if (!plan_.progress.contains(point) && !points_[point]->begin_slices()) return false;
+    return true;
+}
+
 void Trial::begin_schedule() {
     session_.schedule()->begin(monotonic_ns() + count(kLead), plan_.slice);
-    if (!plan_.progress) point_.begin_slices();
+    begin_points();
     written_.clear();
     late_.reset();
     write_ahead();
@@ -80,18 +105,21 @@ Result<void> Trial::go_on(nanoseconds time, int wake_fd) {
             {left, kLongestSleep, plan_.slice * (session::Schedule::kRing / 4)});
         if (auto ran = session_.run_for(std::chrono::ceil<milliseconds>(sleep), wake_fd); !ran)
             return ran;
-        tend();
+        catch_up();
     }
     return {};
 }
 
 void Trial::end() {
+    if (!is_on_) return;
     is_on_ = false;
     session_.schedule()->end();
     take_in();
+    // What was written beyond this was not all on: the next schedule has those slices.
+    first_ += session_.schedule()->taken();
 }
 
-void Trial::tend() {
+void Trial::catch_up() {
     if (!is_on_) return;
     session::Schedule& schedule = *session_.schedule();
     take_in();
@@ -128,6 +156,7 @@ void Trial::write_ahead() {
     session::Schedule& schedule = *session_.schedule();
     while (schedule.room() > 0) {
         const uint64_t slice = schedule.written();
+        if (schedule.start_of(slice) > monotonic_ns() + count(kAhead)) return;
         if (schedule.add(doses_of(first_ + slice))) continue;
         schedule.end();
         late_ = slice;
@@ -142,17 +171,20 @@ void Trial::take_in() {
            now >= schedule.start_of(schedule.taken() + 1) + count(settle_)) {
         const uint64_t slice = schedule.taken();
         const std::vector<engine::SliceCounts> counts = schedule.take();
-        measured_.units.push_back(static_cast<double>(
-            plan_.progress ? counts.back().hits : point_.take_slice(slice).value_or(0)));
+        for (size_t point = 0; point < points_.size(); ++point)
+            measured_.units[point].push_back(plan_.progress.contains(point)
+                                                 ? counts[progress_columns_.at(point)].hits
+                                                 : points_[point]->take_slice(slice).value_or(0));
         for (size_t target = 0; target < plan_.targets.size(); ++target) {
-            TargetSlices& into = measured_.targets[target];
+            SlicedTarget& into = measured_.targets[target];
             into.steps.push_back(written_.front()[target]);
-            into.delays.push_back(static_cast<double>(counts[target].delays));
+            into.calls += counts[target].hits;
+            into.delays.push_back(counts[target].delays);
             // Against a hit without delay, which costs its floor too.
             const nanoseconds injected =
                 counts[target].measured -
                 floors_[target] * static_cast<int64_t>(counts[target].delays);
-            into.injected.push_back(std::max(0.0, static_cast<double>(injected.count())));
+            into.injected_ns.push_back(count(std::max(injected, nanoseconds(0))));
         }
         written_.pop_front();
     }

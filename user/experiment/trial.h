@@ -4,10 +4,12 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
-#include "experiment/model/regression.h"
+#include "experiment/document.h"
 #include "experiment/progress.h"
 #include "session/session.h"
 #include "util/clock.h"
@@ -25,14 +27,13 @@ struct TrialPlan {
     uint64_t seed = 1;
     nanoseconds slice{0};
     std::vector<TrialTarget> targets;
-    // The target of the session whose calls are the progress (a Python function); without it the
-    // progress point must be one that tells of slices.
-    std::optional<uint32_t> progress{};
+    // Progress points that are targets of the session (Python functions): which of the points, and
+    // which target's calls they are, of none of `targets` or of one alone. The other points must be
+    // such as tell of slices.
+    std::map<size_t, uint32_t> progress{};
 
     // That the session must have been attached with.
-    uint32_t columns() const {
-        return static_cast<uint32_t>(targets.size()) + progress.has_value();
-    }
+    uint32_t columns() const { return static_cast<uint32_t>(targets.size() + progress.size()); }
 };
 
 // Many targets at once, each with its own random doses, in slices that the clock switches
@@ -40,14 +41,16 @@ struct TrialPlan {
 // each slice. Not thread-safe.
 class Trial {
   public:
-    // The session, which is armed, and the point outlive it.
-    Trial(session::Session& session, ProgressPoint& point, TrialPlan plan);
+    // The session, which is armed, and the points outlive it.
+    Trial(session::Session& session, const std::vector<std::unique_ptr<ProgressPoint>>& points,
+          TrialPlan plan);
     // Ends its delays, and gives the targets their own back.
     ~Trial();
     Trial(const Trial&) = delete;
     Trial& operator=(const Trial&) = delete;
 
-    // kUnsupported where the session or the point can't do it.
+    // kUnsupported where the session or a point can't do it. After end() it goes on with the slices
+    // that come next.
     Result<void> begin();
     // Goes on for this time, or until `wake_fd` is readable; as Session::run_for() else.
     Result<void> go_on(nanoseconds time, int wake_fd = -1);
@@ -55,25 +58,28 @@ class Trial {
     void end();
 
     // So far, in whole slices. Where the schedule ran out its slices lie side by side all the same.
-    const SlicedRun& measured() const { return measured_; }
+    const Sliced& measured() const { return measured_; }
     // How often this program came too late to go on writing.
     uint64_t gaps() const { return gaps_; }
 
   private:
+    bool set_columns();
+    bool begin_points();
     void begin_schedule();
-    void tend();
+    void catch_up();
     void write_ahead();
     void take_in();
     std::vector<nanoseconds> doses_of(uint64_t slice);
     const Step& step_of(size_t target, uint64_t slice);
 
     session::Session& session_;
-    ProgressPoint& point_;
+    const std::vector<std::unique_ptr<ProgressPoint>>& points_;
     TrialPlan plan_;
-    SlicedRun measured_;
-    std::vector<nanoseconds> floors_; // of each target
-    nanoseconds settle_{0};           // what a hit may take to be counted
-    uint64_t first_ = 0;              // slice of the trial that the schedule's first is
+    Sliced measured_;
+    std::map<size_t, size_t> progress_columns_; // of points that are targets
+    std::vector<nanoseconds> floors_;           // of each target
+    nanoseconds settle_{0};                     // what a hit may take to be counted
+    uint64_t first_ = 0;                        // slice of the trial that the schedule's first is
     std::vector<std::array<Step, kStageSlices>> stages_; // of each target, the one written last
     uint64_t stage_ = UINT64_MAX;                        // which that is
     std::deque<std::vector<Step>> written_;              // of slices that are not taken yet

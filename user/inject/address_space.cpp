@@ -17,6 +17,7 @@ namespace speedbump::inject {
 namespace {
 
 constexpr uint64_t kUserEnd = 0x7fff00000000;
+constexpr uint64_t kPage = 4096;
 // The kernel's stack_guard_gap: a stack grows no nearer to what lies below it.
 constexpr uint64_t kGuardGap = 256 * 4096;
 
@@ -79,18 +80,23 @@ std::optional<uint64_t> AddressSpace::stack_floor(const process::RemoteMemory& m
         return std::min(range->start, std::max(below + kGuardGap, limit));
     }
     if (thread_block < range->start || thread_block >= range->end) return std::nullopt;
-    // struct pthread, which lies at the end of the stack, has its start and size side by side, at
-    // an offset that differs by version. One mapping may hold several stacks.
+    // struct pthread, which lies at the end of the stack, has its start, its size and that of its
+    // guard side by side, at an offset that differs by version. One mapping may hold several
+    // stacks.
     constexpr uint64_t kLongestStack = uint64_t{1} << 36;
     std::array<uint64_t, 512> words = {};
     const size_t count = memory.read_some(thread_block, words.data(), sizeof(words)) / 8;
-    for (size_t i = 0; i + 1 < count; ++i) {
+    for (size_t i = 0; i + 2 < count; ++i) {
         const uint64_t start = words[i];
         const uint64_t size = words[i + 1];
         if (size > kLongestStack || start >= stack_pointer || stack_pointer >= start + size)
             continue;
         if (thread_block < start || thread_block >= start + size) continue;
-        return std::max(start, range->start);
+        // From glibc 2.42 and Linux 6.13 on the guard lies in the mapping (MADV_GUARD_INSTALL). In
+        // other libraries something else follows, and the guard is a mapping of its own.
+        const uint64_t guard = words[i + 2];
+        const bool is_guard = guard % kPage == 0 && guard < size;
+        return std::max(start + (is_guard ? guard : 0), range->start);
     }
     return std::nullopt;
 }

@@ -3,10 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "report/device.h"
 #include "report/gate.h"
+#include "report/times.h"
 #include "targets/parser.h"
 #include "util/text.h"
 #include "util/units.h"
@@ -23,10 +26,6 @@ using experiment::Shape;
 using experiment::TargetResult;
 using experiment::Verdict;
 using std::chrono::nanoseconds;
-
-std::string show_ns(double ns) {
-    return show_time(nanoseconds(static_cast<int64_t>(std::llround(ns))));
-}
 
 std::string show_signed_ns(double ns) {
     return (ns > 0 ? "+" : "") + show_ns(ns);
@@ -56,22 +55,38 @@ Tone tone_of(Verdict verdict) {
     return Tone::kPlain;
 }
 
-// "absorbs 14.0 us +- 3.0 us, then matters", per call where it is called once a unit or more.
+// "absorbs 14.0 us +- 3.0 us per call, then matters".
 std::string slack_text(const TargetResult& result) {
     const double calls = result.calls_per_unit > 0 ? result.calls_per_unit : 1;
     const Estimate& slack = result.shape.slack;
-    return fmt::format("absorbs {} +- {} per call", show_ns(slack.value / calls),
-                       show_ns(slack.interval.half_width() / calls));
+    return fmt::format("{} {} +- {} per call{}",
+                       result.verdict == Verdict::kHidden ? "absorbs" : "may absorb",
+                       show_ns(slack.value / calls), show_ns(slack.interval.half_width() / calls),
+                       result.verdict == Verdict::kHidden ? ", then matters" : "");
 }
 
 std::string gain_text(const TargetResult& result, double period) {
+    if (result.verdict == Verdict::kUncertain) return "not known yet";
     if (result.shape.shape == Shape::kHinge) return "none: within the slack";
-    if (result.shape.shape == Shape::kFlat)
-        return result.verdict == Verdict::kUncertain ? "not known yet" : "none";
-    if (!result.gain || result.verdict == Verdict::kUncertain) return "not known yet";
+    if (result.shape.shape == Shape::kFlat) return "none";
+    if (!result.gain) return "not known yet";
     // The period of one unit cannot shrink by more than there is.
     return fmt::format("{} ({:+.2f}%)", show_signed_ns(-result.gain->value),
                        -result.gain->value / period * 100);
+}
+
+// What the interval that was asked for would take.
+std::string wanted_text(const TargetResult& result, const Document& document) {
+    if (!document.sliced)
+        return fmt::format("some {} blocks for the interval that was asked for, {} were measured",
+                           result.blocks_wanted, result.blocks);
+    const nanoseconds measured =
+        document.sliced->slice * static_cast<int64_t>(document.sliced->slices());
+    const double factor =
+        static_cast<double>(result.blocks_wanted) / static_cast<double>(result.blocks);
+    return fmt::format("some {} for the interval that was asked for, {} were measured",
+                       show_ns(static_cast<double>(measured.count()) * factor),
+                       show_time(measured));
 }
 
 void add_progress(std::string& text, const Document& document, const ProgressResult& progress,
@@ -107,15 +122,22 @@ void add_progress(std::string& text, const Document& document, const ProgressRes
     for (const TargetResult& result : progress.targets) {
         const std::string title = printable(document.targets[result.target].name);
         if (result.shape.shape == Shape::kHinge)
-            text += fmt::format("{}: {}, then matters\n", title, slack_text(result));
+            text += fmt::format("{}: {}\n", title, slack_text(result));
         if (result.confirmed)
             text += fmt::format("{}: {:.3f} ({}) on fresh blocks\n", title, result.confirmed->value,
                                 show_interval(*result.confirmed));
         if (result.blocks_wanted > 0)
-            text +=
-                fmt::format("{}: some {} blocks for {}, {} were measured\n", title,
-                            result.blocks_wanted, "the interval that was asked for", result.blocks);
+            text += fmt::format("{}: {}\n", title, wanted_text(result, document));
     }
+    for (const auto& [first, second] : progress.pairs)
+        text += fmt::format(
+            "{} and {}: a delay of one changes what one of the other does; each "
+            "criticality is that of small delays\n",
+            printable(document.targets[first].name), printable(document.targets[second].name));
+    if (progress.arrives_within > 0)
+        text += fmt::format(
+            "an effect arrives within {}\n",
+            show_time(document.settings.slice * static_cast<int64_t>(progress.arrives_within)));
     if (progress.looking && progress.period > 0)
         text += "cost of looking: " + show_share_of(*progress.looking, progress.period) +
                 " of the period\n";
@@ -138,6 +160,38 @@ void add_progress(std::string& text, const Document& document, const ProgressRes
     text += latencies.render(style);
 }
 
+// How --bisect came to the targets.
+void add_rungs(std::string& text, const Document& document, const Style& style) {
+    for (size_t number = 0; number < document.rungs.size(); ++number) {
+        const experiment::Rung& rung = document.rungs[number];
+        const Results results = experiment::analyse(document_of(document, rung));
+        text += "\n" + paint(style, Tone::kBold, fmt::format("bisect, rung {}", number + 1)) + "\n";
+        Table table({{"GROUP", false, true},
+                     {"FUNCTIONS", true, false},
+                     {"CRITICALITY", true, false},
+                     {"95% INTERVAL", true, false},
+                     {"VERDICT", false, false},
+                     {"CALLS/UNIT", true, false},
+                     {"", false, false}});
+        for (const TargetResult& result : results.progress[0].targets) {
+            const experiment::Target& group = rung.targets[result.target];
+            const bool is_followed = std::find(rung.followed.begin(), rung.followed.end(),
+                                               result.target) != rung.followed.end();
+            const bool has_slope = result.blocks > 0;
+            table.add_row({printable(group.name), std::to_string(group.function_count),
+                           has_slope ? fmt::format("{:.3f}", result.shape.slope.value) : "-",
+                           has_slope ? show_interval(result.shape.slope) : "-",
+                           paint(style, tone_of(result.verdict), to_string(result.verdict)),
+                           show_rate(result.calls_per_unit), is_followed ? "taken apart" : ""});
+        }
+        text += table.render(style);
+        for (const experiment::Target& group : rung.targets)
+            for (const std::string& note : group.notes)
+                text += printable(group.name) + ": " + printable(note) + "\n";
+        for (const std::string& note : rung.notes) text += printable(note) + "\n";
+    }
+}
+
 nlohmann::ordered_json estimate_json(const Estimate& estimate) {
     return {{"value", estimate.value},
             {"low", estimate.interval.low},
@@ -152,6 +206,12 @@ std::string experiment_table(const Document& document, const Results& results, c
         if (!text.empty()) text += "\n";
         add_progress(text, document, progress, style);
     }
+    for (const experiment::DeviceResult& device : results.devices)
+        text += device_text(document, device, style);
+    if (!document.rungs.empty()) {
+        add_rungs(text, document, style);
+        text += "\n";
+    }
     for (const experiment::Target& target : document.targets)
         for (const std::string& note : target.notes)
             text += printable(target.name) + ": " + printable(note) + "\n";
@@ -159,16 +219,21 @@ std::string experiment_table(const Document& document, const Results& results, c
         text += paint(style, Tone::kWarning, "note: ") + printable(warning) + "\n";
     size_t slices = 0;
     for (const experiment::Block& block : document.blocks) slices += block.slices.size();
-    text += fmt::format("{} blocks, {} slices of {}, seed {}; ended by: {}\n",
-                        document.blocks.size(), slices, show_time(document.settings.slice),
-                        document.seed, printable(document.stopped));
+    if (document.sliced)
+        text += fmt::format("{} slices of {}, all targets at once; ", document.sliced->slices(),
+                            show_time(document.sliced->slice));
+    else
+        text += fmt::format("{} blocks, {} slices of {}, ", document.blocks.size(), slices,
+                            show_time(document.settings.slice));
+    text += fmt::format("seed {}; ended by: {}\n", document.seed, printable(document.stopped));
     for (const std::string& why : results.invalid_because)
         text += paint(style, Tone::kBad, "INVALID: ") + printable(why) + "\n";
     return text;
 }
 
 std::string experiment_progress(const Document& document, const Results& results) {
-    std::string text = fmt::format("block {}", document.blocks.size());
+    std::string text = document.sliced ? fmt::format("slice {}", document.sliced->slices())
+                                       : fmt::format("block {}", document.blocks.size());
     if (results.progress.empty()) return text + "\n";
     for (const TargetResult& result : results.progress[0].targets) {
         if (result.blocks == 0) continue;

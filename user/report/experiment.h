@@ -29,5 +29,17 @@ std::string comparison_json(const experiment::Comparison& comparison,
 // carries.
 std::string experiment_html(const experiment::Document& document,
                             const experiment::Results& results);
+// The same page without data, for a server: it asks for "data" beside it, which is
+// experiment_live_data(), each second, until that says that the experiment is over.
+std::string experiment_live_page();
+// How far an experiment has got; `limit_s` 0: there is none.
+struct Live {
+    double elapsed_s = 0;
+    double limit_s = 0;
+};
+// JSON; nullopt: it is over.
+std::string experiment_live_data(const experiment::Document& document,
+                                 const experiment::Results& results,
+                                 const std::optional<Live>& live);
 
 } // namespace speedbump::report

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "report/times.h"
 #include "util/text.h"
 #include "util/units.h"
 
@@ -16,10 +17,6 @@ namespace {
 using experiment::Change;
 using experiment::Changes;
 using experiment::Judgement;
-
-std::string show_ns(double ns) {
-    return show_time(std::chrono::nanoseconds(static_cast<int64_t>(std::llround(ns))));
-}
 
 std::string show_interval(const Change& change) {
     if (!std::isfinite(change.change.error)) return "-";

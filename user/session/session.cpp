@@ -209,8 +209,8 @@ Result<size_t> Session::set(const std::string& pattern, const targets::Options& 
     return impl_->targets.set(pattern, change);
 }
 
-bool Session::set(uint32_t target, const targets::Options& change) {
-    return impl_->targets.set(target, change);
+bool Session::apply(std::span<const nanoseconds> delays, uint64_t end_ns) {
+    return impl_->targets.apply(delays, end_ns);
 }
 
 bool Session::set_column(uint32_t target, std::optional<uint32_t> column) {
@@ -219,6 +219,11 @@ bool Session::set_column(uint32_t target, std::optional<uint32_t> column) {
 
 Schedule* Session::schedule() {
     return impl_->options.columns > 0 ? &impl_->schedule : nullptr;
+}
+
+Result<void> Session::regroup(engine::Regrouping regrouping) {
+    if (!impl_->engines.hooks) return {};
+    return impl_->engines.hooks->regroup(std::move(regrouping));
 }
 
 void Session::take_out(bool keep_interpreters, const std::set<size_t>& enabled_lines) {
@@ -275,6 +280,19 @@ Result<std::vector<engine::Counts>> Session::counts() {
     return impl_->tree_counts.latest();
 }
 
+Result<std::vector<engine::Counts>> Session::totals() {
+    impl_->read_counts();
+    if (const auto& failure = impl_->tree_counts.failure()) return Error(*failure);
+    return impl_->tree_counts.totals(impl_->targets.all().size());
+}
+
+std::vector<ProcessInfo> Session::processes() const {
+    std::vector<ProcessInfo> all;
+    for (const auto& [tgid, member] : impl_->members.all())
+        all.push_back({member.pid, member.command, member.alive});
+    return all;
+}
+
 Snapshot Session::snapshot() {
     Impl& self = *impl_;
     self.follower.handle_events();
@@ -297,8 +315,7 @@ Snapshot Session::snapshot() {
     snapshot.late_files = self.probes.late_files();
     snapshot.nothing_matched = !self.targets.has_native();
     if (self.engines.hooks) self.add_hooked(snapshot);
-    for (const auto& [tgid, member] : self.members.all())
-        snapshot.processes.push_back({member.pid, member.command, member.alive});
+    snapshot.processes = processes();
     return snapshot;
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 namespace speedbump::engine {
 struct Engines;
 struct Features;
+struct Regrouping;
 } // namespace speedbump::engine
 
 namespace speedbump::session {
@@ -54,14 +56,20 @@ class Session {
     // the number of targets changed. kUsage, and nothing is changed, for what the engine can't do.
     Result<size_t> set(const std::string& pattern, const targets::Options& change);
 
-    // The same for one target, by its index; false when that could not be done.
-    bool set(uint32_t target, const targets::Options& change);
+    // One dose: target i has the delay delays[i] until `end_ns` (monotonic_ns()), when it ends by
+    // itself; those after the last have none. Only what changes is told to the engines. False when
+    // a target could not be changed, which has been warned of.
+    bool apply(std::span<const nanoseconds> delays, uint64_t end_ns);
 
     // Gives a target the delays of this column of the schedule, or, without one, its own again;
     // false when that could not be done.
     bool set_column(uint32_t target, std::optional<uint32_t> column);
     // nullptr when the session was attached without columns.
     Schedule* schedule();
+
+    // Has the functions of Python lines told apart anew (engine::Regrouping) without taking a hook
+    // out, and waits for all processes. kTimeout: one of them did not do it.
+    Result<void> regroup(engine::Regrouping regrouping);
 
     // Takes the probes out of the processes and waits until they are gone; the tree is followed on.
     // Interpreters are unhooked unless `keep_interpreters`, which leaves their targets disabled
@@ -75,6 +83,10 @@ class Session {
     // The counters alone, one per (target, process) seen. An error when they can't be read;
     // snapshot() has those read last then, and says so.
     Result<std::vector<engine::Counts>> counts();
+    // Their sums over all processes, one for each target, by its index.
+    Result<std::vector<engine::Counts>> totals();
+    // Those of the tree so far, the ended ones too.
+    std::vector<ProcessInfo> processes() const;
     // What a call of a target costs with a delay of 0.
     nanoseconds floor(uint32_t target) const;
     // The kernel's table of the processes that belong (bpf/abi.h: sb_member by tgid), for other

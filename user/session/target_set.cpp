@@ -150,6 +150,24 @@ bool TargetSet::set(uint32_t index, const targets::Options& change) {
     return configure_or_warn(index);
 }
 
+bool TargetSet::apply(std::span<const nanoseconds> delays, uint64_t end_ns) {
+    const nanoseconds window(end_ns > armed_at_ns_ ? end_ns - armed_at_ns_ : 1);
+    bool all = true;
+    for (uint32_t index = 0; index < targets_.size(); ++index) {
+        engine::TargetSettings& settings = targets_[index].settings;
+        const nanoseconds delay = index < delays.size() ? delays[index] : nanoseconds(0);
+        const nanoseconds duration = delay.count() > 0 ? window : nanoseconds(0);
+        if (settings.delay == delay && settings.duration == duration) continue;
+        const engine::TargetSettings before = settings;
+        settings.delay = delay;
+        settings.duration = duration;
+        if (configure_or_warn(index)) continue;
+        settings = before; // to be tried again
+        all = false;
+    }
+    return all;
+}
+
 bool TargetSet::set_column(uint32_t index, std::optional<uint32_t> column) {
     Target& target = targets_[index];
     if (column && (*column >= options_.columns || !engine_of(target).capabilities().schedule))

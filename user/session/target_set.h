@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,8 +46,9 @@ class TargetSet {
     Result<void> set_sets(const std::vector<engine::Probe>& probes, const engine::ProbeSets& sets);
     // Windows count from here.
     void begin_windows(uint64_t armed_at_ns);
+    // As Session::apply().
+    bool apply(std::span<const nanoseconds> delays, uint64_t end_ns);
     // False when the engine can't do it.
-    bool set(uint32_t index, const targets::Options& change);
     bool set_column(uint32_t index, std::optional<uint32_t> column);
     // As Session::set().
     Result<size_t> set(const std::string& pattern, const targets::Options& change);
@@ -64,6 +66,7 @@ class TargetSet {
     engine::DelayEngine& engine_of(const Target& target) const;
     void describe(Target& target) const;
     bool is_below_floor(const Target& target) const;
+    bool set(uint32_t index, const targets::Options& change);
     uint32_t append(Target target, const engine::ProbeSets& sets);
     Result<void> configure(uint32_t index);
     bool configure_or_warn(uint32_t index);

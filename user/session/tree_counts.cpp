@@ -31,4 +31,13 @@ std::vector<engine::Counts> TreeCounts::latest() const {
     return all;
 }
 
+std::vector<engine::Counts> TreeCounts::totals(size_t targets) const {
+    std::vector<engine::Counts> sums(targets);
+    for (uint32_t target = 0; target < targets; ++target) sums[target].target = target;
+    for (const auto* read : {&probed_, &hooked_})
+        for (const engine::Counts& counts : *read)
+            if (counts.target < targets) sums[counts.target] += counts;
+    return sums;
+}
+
 } // namespace speedbump::session

@@ -21,6 +21,8 @@ class TreeCounts {
     void refresh(engine::ProbeEngine& probes, engine::HookEngine* hooks, Members& members,
                  const Warn& warn);
     std::vector<engine::Counts> latest() const;
+    // The same, summed up over processes: one for each of so many targets, by index.
+    std::vector<engine::Counts> totals(size_t targets) const;
     // Why the latest counts are not those of the last refresh().
     const std::optional<Error>& failure() const { return failure_; }
 

@@ -2,6 +2,7 @@
 #include "targets/matcher.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "util/text.h"
 
@@ -127,6 +128,42 @@ const TargetLine* decide_python(const TargetsFile& file, std::string_view module
             return python_matches(line, module_name, file_path, qualified_name);
         });
     return last == file.lines.rend() || last->exclude ? nullptr : &*last;
+}
+
+namespace {
+
+// Both halves; no text of Python's holds what is between them where it would matter: two functions
+// that share a key have the same halves but for a NUL, which no line can hold.
+std::string key_of(std::string_view container, std::string_view name) {
+    std::string key;
+    key.reserve(container.size() + 1 + name.size());
+    key.append(container).push_back('\0');
+    return key.append(name);
+}
+
+} // namespace
+
+PythonLines::PythonLines(std::vector<TargetLine> lines) : lines_(std::move(lines)) {
+    for (size_t index = 0; index < lines_.size(); ++index) {
+        const TargetLine& line = lines_[index];
+        if (line.runtime != Runtime::kPython) continue;
+        if (line.container.is_glob || line.name.is_glob)
+            globs_.push_back(index);
+        else
+            exact_[key_of(line.container.text, line.name.text)] = index;
+    }
+}
+
+std::optional<size_t> PythonLines::decide(std::string_view module_name, std::string_view file_path,
+                                          std::string_view qualified_name) const {
+    std::optional<size_t> last;
+    for (const std::string_view container : {module_name, file_path}) {
+        const auto found = exact_.find(key_of(container, qualified_name));
+        if (found != exact_.end()) last = std::max(last.value_or(0), found->second);
+    }
+    for (auto glob = globs_.rbegin(); glob != globs_.rend() && (!last || *glob > *last); ++glob)
+        if (python_matches(lines_[*glob], module_name, file_path, qualified_name)) return *glob;
+    return last;
 }
 
 } // namespace speedbump::targets

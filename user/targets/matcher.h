@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "targets/target.h"
@@ -51,5 +53,24 @@ bool python_matches(const TargetLine& line, std::string_view module_name,
 // the deciding line is an exclusion.
 const TargetLine* decide_python(const TargetsFile& file, std::string_view module_name,
                                 std::string_view file_path, std::string_view qualified_name);
+
+// decide_python() over thousands of lines: those without a glob are found by their text, so that
+// only the others take time for each function.
+class PythonLines {
+  public:
+    PythonLines() = default;
+    explicit PythonLines(std::vector<TargetLine> lines);
+
+    const std::vector<TargetLine>& lines() const { return lines_; }
+    // The index of the line that decides, also where that is an exclusion; nothing when no line
+    // matches.
+    std::optional<size_t> decide(std::string_view module_name, std::string_view file_path,
+                                 std::string_view qualified_name) const;
+
+  private:
+    std::vector<TargetLine> lines_;
+    std::vector<size_t> globs_;                     // of lines_, ascending
+    std::unordered_map<std::string, size_t> exact_; // the last line with these halves
+};
 
 } // namespace speedbump::targets

@@ -16,4 +16,9 @@ inline uint64_t monotonic_ns() {
             .count());
 }
 
+// A time as a number of nanoseconds, to calculate with.
+inline double ns(std::chrono::nanoseconds time) {
+    return static_cast<double>(time.count());
+}
+
 } // namespace speedbump

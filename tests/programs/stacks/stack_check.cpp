@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Samples a trees.py process and judges each stack by what its mode can have.
 //
-//   stack_check PID MODE SAMPLES [running]
+//   stack_check PID MODE SAMPLES [DIFFERENT]
 //
-// running: samples are taken by BPF of the threads that are on a CPU, as `discover` does; else read
-// from outside. Prints a line of JSON: samples, failed (reported as such by the reader), lost (for
-// want of room: this program did not come to read them), waited_ns (for a CPU, by this program),
-// wrong, stacks (how many different ones were seen), seconds, and the first wrong stack.
+// With DIFFERENT samples are taken by BPF of the threads that are on a CPU, as `discover` does, and
+// more until as many different stacks were seen; else read from outside. Prints a line of JSON:
+// samples, failed (reported as such by the reader), lost (for want of room: this program did not
+// come to read them), waited_ns (for a CPU, by this program), wrong, stacks (how many different
+// ones were seen), seconds, and the first wrong stack.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -128,6 +129,7 @@ class Judge {
         if (first_wrong_.empty()) first_wrong_ = join(names_of(stack));
         return true;
     }
+    size_t different() const { return seen_.size(); }
     int report(long samples, long failed, long lost, double seconds) const {
         std::printf(
             "{\"samples\": %ld, \"failed\": %ld, \"lost\": %ld, \"waited_ns\": %ld, "
@@ -152,8 +154,9 @@ int fail(const std::string& message) {
     return 2;
 }
 
+// Takes `wanted` samples, and goes on until `different` stacks were seen.
 int judge_running(pid_t pid, StackReader& reader, std::chrono::microseconds period, long wanted,
-                  Judge& judge) {
+                  size_t different, Judge& judge) {
     using speedbump::stacks::RunningThread;
     auto sampler = speedbump::stacks::StackSampler::open(period);
     if (!sampler) return fail(sampler.error().message);
@@ -176,7 +179,13 @@ int judge_running(pid_t pid, StackReader& reader, std::chrono::microseconds peri
         else
             failed += judge.take(stack) ? 0 : 1;
     };
-    for (bool is_added = false; samples < wanted;) {
+    // A moment of some nanoseconds of a loop is met now and then: its stack may need many samples.
+    constexpr long kMoreSamples = 20;
+    const auto is_enough = [&] {
+        return samples >= wanted * kMoreSamples ||
+               (samples >= wanted && judge.different() >= different);
+    };
+    for (bool is_added = false; !is_enough();) {
         if (auto sampled = reader.list_threads(); !sampled) return fail(sampled.error().message);
         (*sampler)->set_thread_states(pid, reader.thread_states());
         if (!is_added) {
@@ -205,7 +214,10 @@ int main(int argc, char** argv) {
     Judge judge(mode);
     // Samples of 1,000 frames would not find room.
     const std::chrono::microseconds period(mode == "recursion" ? 1000 : 100);
-    if (argc == 5) return judge_running(pid, *reader, period, samples, judge);
+    if (argc == 5) {
+        const auto different = static_cast<size_t>(std::atol(argv[4]));
+        return judge_running(pid, *reader, period, samples, different, judge);
+    }
     long failed = 0;
     const auto start = std::chrono::steady_clock::now();
     for (long i = 0; i < samples; ++i) {

@@ -19,6 +19,7 @@
 
 #include "engine/python/cores.h"
 #include "engine/python/python_packets.h"
+#include "engine/python/python_texts.h"
 #include "process/namespaces.h"
 #include "util/channel.h"
 #include "util/clock.h"
@@ -32,7 +33,6 @@ using std::chrono::milliseconds;
 
 // Of the protocol: pyext/src/serve.h.
 constexpr std::string_view kDetach = R"({"op":"detach"})";
-constexpr size_t kMaxPacket = 65536;
 constexpr size_t kLongTargets = 32768; // JSON may double it
 constexpr milliseconds kReadyTimeout{10000};
 constexpr milliseconds kDestructorTimeout{1000};
@@ -43,23 +43,12 @@ constexpr size_t kMaxFunctions = size_t{1} << 20;
 constexpr size_t kMaxListBytes = size_t{256} << 20;
 constexpr pid_t kNoProcess = 0;
 
-// One packet; empty when none waits or the other end is gone.
-std::optional<std::string> receive(int channel) {
-    std::string packet(kMaxPacket, '\0');
-    ssize_t got;
-    do {
-        got = recv(channel, packet.data(), packet.size(), MSG_DONTWAIT);
-    } while (got < 0 && errno == EINTR);
-    if (got <= 0) return std::nullopt;
-    packet.resize(static_cast<size_t>(got));
-    return packet;
-}
-
 } // namespace
 
 struct PythonEngine::Hooked {
     PythonAttachment attachment;
     Fd channel;
+    uint64_t grouping = 0;
 };
 
 PythonEngine::PythonEngine(PythonSession session, std::vector<std::string> directories)
@@ -78,19 +67,9 @@ Result<std::unique_ptr<PythonEngine>> PythonEngine::create(PythonSession session
         return std::move(watched).error();
     const std::string& text = engine->session_.targets;
     if (text.size() > kLongTargets) {
-        engine->long_targets_ =
-            Fd(memfd_create("speedbump-targets", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-        if (!engine->long_targets_.valid()) return errno_error("memfd_create", errno);
-        for (size_t done = 0; done < text.size();) {
-            ssize_t wrote =
-                ::write(engine->long_targets_.get(), text.data() + done, text.size() - done);
-            if (wrote < 0) return errno_error("write the targets", errno);
-            done += static_cast<size_t>(wrote);
-        }
-        // One target must not change what the next one reads.
-        if (fcntl(engine->long_targets_.get(), F_ADD_SEALS,
-                  F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0)
-            return errno_error("seal the targets", errno);
+        auto sealed = sealed_text("speedbump-targets", text);
+        if (!sealed) return std::move(sealed).error();
+        engine->long_targets_ = std::move(*sealed);
     }
     return engine;
 }
@@ -109,7 +88,8 @@ Result<void> PythonEngine::watch(int fd, pid_t pid) {
     return watch_descriptor(epoll_, fd, static_cast<uint64_t>(pid));
 }
 
-Result<void> PythonEngine::begin(pid_t pid, int channel, uint64_t roots) const {
+// The number of the grouping that it was told of.
+Result<uint64_t> PythonEngine::begin(pid_t pid, int channel, uint64_t roots) const {
     json message = {{"op", "begin"},
                     {"session", session_.identity},
                     {"lines", session_.lines},
@@ -122,9 +102,20 @@ Result<void> PythonEngine::begin(pid_t pid, int channel, uint64_t roots) const {
         descriptors.push_back(long_targets_.get());
     else
         message["targets"] = session_.targets;
+    std::shared_ptr<const Fd> groups; // held until it is sent
+    uint64_t grouping = 0;
+    {
+        const std::lock_guard lock(mutex_);
+        groups = groups_;
+        grouping = grouping_;
+    }
+    if (groups) {
+        message["groups"] = grouping;
+        descriptors.push_back(groups->get());
+    }
     const std::string text = message.dump(-1, ' ', false, json::error_handler_t::replace);
     if (int error = send_packet(channel, text, descriptors)) return errno_error("begin", error);
-    return {};
+    return grouping;
 }
 
 namespace {
@@ -202,8 +193,9 @@ Result<PythonEngine::Hooked> PythonEngine::hook(pid_t pid, uint64_t roots,
     attachment.process = pid;
     attachment.interpreter = injection->interpreter;
     attachment.timing = injection->timing;
-    if (Result<void> begun = begin(pid, hooked.channel.get(), roots); !begun)
-        return std::move(begun.error()).with_context(fmt::format("process {}", pid));
+    Result<uint64_t> begun = begin(pid, hooked.channel.get(), roots);
+    if (!begun) return std::move(begun.error()).with_context(fmt::format("process {}", pid));
+    hooked.grouping = *begun;
     if (!wait_readable(hooked.channel.get(), Clock::now() + kReadyTimeout))
         return make_error(ErrorKind::kTimeout,
                           fmt::format("process {}: the core was not ready after {} ms", pid,
@@ -261,6 +253,9 @@ Result<PythonAttachment> PythonEngine::adopt(Result<Hooked> hooked) {
     if (!process.pid_fd.valid()) return errno_error(fmt::format("process {}", pid), errno);
     for (int fd : {process.channel.get(), process.pid_fd.get()})
         if (auto watched = watch(fd, pid); !watched) return std::move(watched).error();
+    process.grouping = hooked->grouping;
+    // It was on its way while the others were told.
+    if (process.grouping != grouping_) send_groups(process);
     processes_[pid] = std::move(process);
     return std::move(hooked->attachment);
 }
@@ -340,6 +335,12 @@ void PythonEngine::forget(pid_t pid) {
 // Reports one packet; false when it was the last one of the process.
 bool PythonEngine::handle(pid_t pid, const std::string& packet, std::vector<PythonEvent>& events) {
     PythonPacket message = read_packet(pid, packet);
+    if (message.op == "grouped" && message.number) {
+        Process& process = processes_.at(pid);
+        process.grouping = *message.number;
+        process.not_grouped = std::move(message.reason);
+        process.held = message.held;
+    }
     if (message.op == "matched")
         events.push_back({PythonEvent::Kind::kMatched, pid, std::move(message.matches), {}});
     if (message.op != "gone" && message.op != "error") return true;
@@ -348,7 +349,7 @@ bool PythonEngine::handle(pid_t pid, const std::string& packet, std::vector<Pyth
 }
 
 std::vector<PythonEvent> PythonEngine::poll() {
-    std::vector<PythonEvent> events;
+    std::vector<PythonEvent> events = std::exchange(events_, {});
     epoll_event ready[64];
     int count = epoll_wait(epoll_.get(), ready, 64, 0);
     std::vector<pid_t> pids;

@@ -91,6 +91,10 @@ class PythonEngine {
     // may be begun again before.
     void begin_attach(pid_t pid, uint64_t roots, const inject::InjectOptions& options);
 
+    // Has the functions of some lines told apart in all processes, attached now or later. kTimeout:
+    // a process has not said in time that it does; the others do.
+    Result<void> regroup(const Regrouping& regrouping, std::chrono::milliseconds timeout);
+
     // For poll or epoll: readable when poll() has something to report.
     int fd() const { return epoll_.get(); }
     // What has come in; never waits.
@@ -106,6 +110,9 @@ class PythonEngine {
     struct Process {
         Fd channel;
         Fd pid_fd;
+        uint64_t grouping = 0;            // the number of what it was told last, and has said to do
+        std::string not_grouped;          // why it could not
+        std::chrono::nanoseconds held{0}; // its interpreter lock, for it
     };
     struct Hooked; // an attachment with its channel
     struct Request {
@@ -117,7 +124,9 @@ class PythonEngine {
     Result<Hooked> hook(pid_t pid, uint64_t roots, inject::InjectOptions options) const;
     Result<Hooked> try_hook(const Request& request) const;
     Result<PythonAttachment> adopt(Result<Hooked> hooked);
-    Result<void> begin(pid_t pid, int channel, uint64_t roots) const;
+    Result<uint64_t> begin(pid_t pid, int channel, uint64_t roots) const;
+    int send_groups(const Process& process) const; // 0, or an errno
+    Result<void> wait_grouped(pid_t pid, std::chrono::steady_clock::time_point deadline);
     bool handle(pid_t pid, const std::string& packet, std::vector<PythonEvent>& events);
     void wait_gone(std::vector<pid_t> pids, std::chrono::milliseconds timeout);
     void forget(pid_t pid);
@@ -130,13 +139,16 @@ class PythonEngine {
     Fd epoll_;
     Fd long_targets_; // memfd of the text when it is too long for a packet
     std::map<pid_t, Process> processes_;
+    std::vector<PythonEvent> events_; // that came while nobody polled
 
     // begin_attach(): one thread each, a few at a time.
     std::deque<Request> requests_;
     std::map<pid_t, std::thread> workers_;
     Fd worker_done_; // eventfd
-    std::mutex mutex_;
-    std::vector<std::pair<pid_t, Result<Hooked>>> outcomes_; // under mutex_
+    mutable std::mutex mutex_;
+    std::vector<std::pair<pid_t, Result<Hooked>>> outcomes_; // under mutex_, as the following
+    uint64_t grouping_ = 0;                                  // the number of the last regroup()
+    std::shared_ptr<const Fd> groups_;                       // its text, sealed
 };
 
 } // namespace speedbump::engine

@@ -75,7 +75,12 @@ Result<void> PythonHooks::open() {
     auto side = PythonSide::create(file_, columns_, warn_);
     if (!side) return std::move(side).error();
     side_ = std::move(*side);
-    return {};
+    return regrouping_ ? side_->regroup(*regrouping_) : Result<void>();
+}
+
+Result<void> PythonHooks::regroup(Regrouping regrouping) {
+    regrouping_ = std::move(regrouping);
+    return side_ ? side_->regroup(*regrouping_) : Result<void>();
 }
 
 void PythonHooks::close() {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,6 +43,7 @@ class PythonHooks final : public HookEngine {
 
     std::vector<size_t> lines() const override { return lines_; }
     void add_line(uint32_t target, size_t line) override;
+    Result<void> regroup(Regrouping regrouping) override;
     Result<void> open() override;
     bool is_open() const override { return side_ != nullptr; }
     void close() override;
@@ -68,6 +70,7 @@ class PythonHooks final : public HookEngine {
     std::vector<size_t> lines_;
     std::map<uint32_t, size_t> line_of_;   // target
     std::map<size_t, uint32_t> target_of_; // line
+    std::optional<Regrouping> regrouping_;
     std::unique_ptr<PythonSide> side_;
     Sums closed_; // what sides before this one counted
     bool was_fresh_ = false;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "engine/python/python_packets.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
@@ -59,6 +62,19 @@ std::vector<PythonMatch> matches_of(pid_t process, const json& message, const ch
 
 } // namespace
 
+// One packet; empty when none waits or the other end is gone.
+std::optional<std::string> receive(int channel) {
+    constexpr size_t kMaxPacket = 65536; // pyext/src/serve.h
+    std::string packet(kMaxPacket, '\0');
+    ssize_t got;
+    do {
+        got = recv(channel, packet.data(), packet.size(), MSG_DONTWAIT);
+    } while (got < 0 && errno == EINTR);
+    if (got <= 0) return std::nullopt;
+    packet.resize(static_cast<size_t>(got));
+    return packet;
+}
+
 PythonPacket read_packet(pid_t process, std::string_view packet) {
     PythonPacket result;
     const json message = json::parse(packet, nullptr, false);
@@ -70,8 +86,12 @@ PythonPacket read_packet(pid_t process, std::string_view packet) {
     read_warnings(message, result);
     // Bounded before it is a signed number of ns: one above 2^63 would be a negative cost.
     constexpr auto kLargest = static_cast<uint64_t>(kMaxHookOverhead.count());
-    result.hook_overhead =
-        std::chrono::nanoseconds(std::min(number_in(message, "overhead_ns"), kLargest));
+    const auto time_in = [&](const char* key) {
+        return std::chrono::nanoseconds(std::min(number_in(message, key), kLargest));
+    };
+    result.hook_overhead = time_in("overhead_ns");
+    result.held = time_in("held_ns");
+    if (message.contains("number")) result.number = number_in(message, "number");
     result.inherited = is_true(message, "inherited");
     result.from_start = is_true(message, "from_start");
     return result;

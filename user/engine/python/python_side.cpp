@@ -18,6 +18,7 @@ constexpr auto kRetryFirst = std::chrono::milliseconds(20);
 constexpr auto kRetryLongest = std::chrono::milliseconds(500);
 constexpr auto kRetryFor = std::chrono::seconds(10);
 constexpr auto kDetachTimeout = std::chrono::milliseconds(2000);
+constexpr auto kRegroupTimeout = std::chrono::milliseconds(5000);
 
 bool is_python_target(const targets::TargetLine& line) {
     return line.runtime == targets::Runtime::kPython && !line.exclude;
@@ -77,6 +78,10 @@ Result<std::string> PythonSide::path_entry(pid_t only) {
     if (!module) return std::move(module).error();
     start_module_ = std::move(*module);
     return start_module_->path_entry();
+}
+
+Result<void> PythonSide::regroup(const Regrouping& regrouping) {
+    return engine_->regroup(regrouping, kRegroupTimeout);
 }
 
 void PythonSide::configure(size_t line, const TargetSettings& settings, uint64_t window_origin_ns) {

@@ -59,6 +59,9 @@ class PythonSide {
     // first line; so are the Pythons that it starts, unless `only` names its process.
     Result<std::string> path_entry(pid_t only);
 
+    // As HookEngine::regroup().
+    Result<void> regroup(const Regrouping& regrouping);
+
     void configure(size_t line, const TargetSettings& settings, uint64_t window_origin_ns);
     void arm(bool armed) { table_->arm(armed); }
     // nullptr without columns.

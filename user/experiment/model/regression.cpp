@@ -14,7 +14,8 @@ namespace {
 constexpr size_t kWindow = 12; // slices to either side that the level of the pace is taken from
 constexpr size_t kBlockSlices = 16;
 constexpr size_t kFewestBlocks = 40;
-constexpr double kEnoughBlocks = 50; // to tell a cell's noise by itself
+constexpr double kEnoughBlocks = 50;  // to tell a cell's noise by itself
+constexpr double kFewestDelays = 100; // of a cell
 constexpr size_t kMaxLags = 16;
 constexpr size_t kLagWindow = 64;      // instead of kWindow, to see all of a late effect
 constexpr double kPairStandsOut = 3.5; // standard errors
@@ -48,7 +49,7 @@ std::vector<double> shares_of(const Response& response) {
 
 struct Column {
     std::vector<double> injected; // of one cell, by slice
-    std::vector<double> drawn;    // half where the dose was drawn, minus half where it was not
+    std::vector<double> drawn;    // half of its share where the dose was drawn, less half where not
 };
 
 // Each slice of the run is a row of
@@ -105,25 +106,67 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) {
     return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
-// The cells of a run and their columns; cells without a delay are left out.
+// One level of a target, or several together.
+struct Part {
+    Cell cell;
+    Column column;
+    double injected = 0, delays = 0, units = 0; // units: of slices with the dose
+};
+
+Part part_of(const SlicedRun& run, size_t target, size_t level) {
+    const TargetSlices& slices = run.targets[target];
+    Part part{{target, level},
+              {std::vector<double>(run.units.size()), std::vector<double>(run.units.size())}};
+    for (size_t i = 0; i < run.units.size(); ++i) {
+        const Step& step = slices.steps[i];
+        if (step.level != level) continue;
+        // Where levels are one cell, the larger doses tell more.
+        part.column.drawn[i] = (step.on ? 0.5 : -0.5) * share_of(level);
+        part.column.injected[i] = slices.injected[i];
+        part.injected += slices.injected[i];
+        part.delays += slices.delays[i];
+        if (!step.on) continue;
+        part.units += run.units[i];
+        ++part.cell.slices;
+    }
+    return part;
+}
+
+// What `from` has joins `to`.
+void join(Part& to, const Part& from) {
+    for (size_t i = 0; i < to.column.drawn.size(); ++i) {
+        to.column.drawn[i] += from.column.drawn[i];
+        to.column.injected[i] += from.column.injected[i];
+    }
+    to.injected += from.injected;
+    to.delays += from.delays;
+    to.units += from.units;
+    to.cell.slices += from.cell.slices;
+    to.cell.level = std::max(to.cell.level, from.cell.level);
+}
+
+// The cells of a run and their columns; cells without a delay are left out, and levels that were
+// hardly met, of rare calls, are one cell with the next one.
 void collect(const SlicedRun& run, std::vector<Cell>& cells, std::vector<Column>& columns) {
     for (size_t target = 0; target < run.targets.size(); ++target) {
-        const TargetSlices& slices = run.targets[target];
+        std::vector<Part> parts;
         for (size_t level = 1; level <= kLevels; ++level) {
-            Column column{std::vector<double>(run.units.size()),
-                          std::vector<double>(run.units.size())};
-            double injected = 0, delays = 0, units = 0;
-            for (size_t i = 0; i < run.units.size(); ++i) {
-                if (slices.steps[i].level != level) continue;
-                column.drawn[i] = slices.steps[i].on ? 0.5 : -0.5;
-                column.injected[i] = slices.injected[i];
-                injected += slices.injected[i];
-                delays += slices.delays[i];
-                if (slices.steps[i].on) units += run.units[i];
-            }
-            if (injected <= 0 || delays <= 0 || units <= 0) continue;
-            cells.push_back({target, level, injected / units, injected / delays, 0});
-            columns.push_back(std::move(column));
+            Part part = part_of(run, target, level);
+            if (part.injected <= 0 || part.delays <= 0 || part.units <= 0) continue;
+            if (!parts.empty() && parts.back().delays < kFewestDelays)
+                join(parts.back(), part);
+            else
+                parts.push_back(std::move(part));
+        }
+        if (parts.size() > 1 && parts.back().delays < kFewestDelays) {
+            join(parts[parts.size() - 2], parts.back());
+            parts.pop_back();
+        }
+        for (Part& part : parts) {
+            part.cell.per_unit = part.injected / part.units;
+            part.cell.per_call = part.injected / part.delays;
+            cells.push_back(part.cell);
+            columns.push_back(std::move(part.column));
         }
     }
 }
@@ -188,19 +231,27 @@ Column column_of(const SlicedRun& run, const Pair& pair) {
 }
 
 // The pairs whose doses together did something that the two alone do not explain.
-std::vector<Pair> pairs_of(const SlicedRun& run, const Solved& solved, size_t lags,
+std::vector<Pair> pairs_of(const SlicedRun& run, const Solved& solved, const Response& response,
                            size_t block_slices) {
+    const size_t lags = response.lags;
     std::vector<Pair> pairs;
     for (size_t first = 0; first < run.targets.size(); ++first)
         for (size_t second = first + 1; second < run.targets.size(); ++second) {
-            const Pair pair{first, second, 0, 0};
-            const auto instrument = reaching(column_of(run, pair).drawn, lags);
+            Pair pair{first, second, 0, 0};
+            const Column column = column_of(run, pair);
+            const auto instrument = reaching(column.drawn, lags);
             double sum = 0, squares = 0;
             for (const auto& block : block_moments(solved.rest, {instrument}, block_slices)) {
                 sum += block[0];
                 squares += block[0] * block[0];
             }
-            if (std::abs(sum) > kPairStandsOut * std::sqrt(squares)) pairs.push_back(pair);
+            if (std::abs(sum) <= kPairStandsOut * std::sqrt(squares)) continue;
+            const Rows rows = rows_of(run, {column}, shares_of(response), kWindow + 2 * lags);
+            const double common = dot(instrument, rows.right[0]);
+            if (common == 0) continue;
+            pair.change = sum / common;
+            pair.error = std::sqrt(squares) / std::abs(common);
+            pairs.push_back(pair);
         }
     return pairs;
 }
@@ -338,7 +389,7 @@ Response find_response(const SlicedRun& run) {
         std::vector<double> drawn(run.units.size());
         for (size_t cell = 0; cell < cells.size(); ++cell)
             for (size_t i = 0; cells[cell].target == target && i < drawn.size(); ++i)
-                drawn[i] += columns[cell].drawn[i] * share_of(cells[cell].level);
+                drawn[i] += columns[cell].drawn[i];
         const Echo echo = echo_of(drawn, pace);
         response.lags = std::max(response.lags, last_lag(echo));
         for (size_t lag = 0; lag <= kMaxLags; ++lag) sum[lag] += echo.after[lag];
@@ -365,30 +416,19 @@ Regression regress(const SlicedRun& run, const Response& response) {
         return result;
     }
     auto solved = solve(run, columns, response);
-    if (solved) {
-        result.pairs = pairs_of(run, *solved, lags, block_slices);
-        for (const Pair& pair : result.pairs) columns.push_back(column_of(run, pair));
-        if (!result.pairs.empty()) solved = solve(run, columns, response);
-    }
     if (!solved) {
         result.cells.clear();
         return result;
     }
+    result.pairs = pairs_of(run, *solved, response, block_slices);
     const auto blocks = block_moments(solved->rest, solved->instruments, block_slices);
     result.blocks = blocks.size();
     std::vector<size_t> groups; // with noise in common
     for (const Cell& cell : result.cells) groups.push_back(cell.target);
-    for (size_t pair = 0; pair < result.pairs.size(); ++pair)
-        groups.push_back(run.targets.size() + pair);
     result.covariance = covariance_of(solved->bread, noise_of(groups, blocks, solved->instruments),
                                       solved->instruments);
     for (size_t cell = 0; cell < result.cells.size(); ++cell)
         result.cells[cell].criticality = solved->solution(cell, 0);
-    for (size_t pair = 0; pair < result.pairs.size(); ++pair) {
-        const size_t column = result.cells.size() + pair;
-        result.pairs[pair].change = solved->solution(column, 0);
-        result.pairs[pair].error = std::sqrt(result.covariance(column, column));
-    }
     result.period = period_without(run, columns, solved->solution);
     return result;
 }

@@ -32,9 +32,12 @@ struct Cell {
     double per_unit = 0; // injected ns per unit of progress, in slices with the dose
     double per_call = 0; // ns
     double criticality = 0;
+    size_t slices = 0; // with the dose
 };
 
-// Two targets of which one matters more, or less, while the other is delayed as well.
+// Two targets of which one matters more, or less, while the other is delayed as well. They are
+// named only: what each does without the other is told from its small doses, as both are small
+// together.
 struct Pair {
     size_t first = 0, second = 0;
     double change = 0; // of the first one's criticality by the second one's full dose
@@ -43,7 +46,7 @@ struct Pair {
 
 struct Regression {
     std::vector<Cell> cells; // by target, then level; those with any delay
-    Matrix covariance{0, 0}; // of their criticalities, which are those with no other delay
+    Matrix covariance{0, 0}; // of their criticalities
     std::vector<Pair> pairs; // that stand out
     size_t blocks = 0;       // that the covariance was told from
     double period = 0;       // ns per unit without delay

@@ -40,7 +40,7 @@ void shuffle(Array& items, Random& random) {
 
 std::array<Step, kStageSlices> stage_of(uint64_t seed, size_t target, size_t stage) {
     std::array<uint8_t, kRoundStages> levels = kRound;
-    Random by_round(seed, target, 2 * (stage / kRoundStages));
+    Random by_round(seed, UINT64_MAX, 2 * (stage / kRoundStages)); // all targets have the same
     shuffle(levels, by_round);
     Random by_stage(seed, target, 2 * stage + 1);
     std::array<Step, kStageSlices> steps;

@@ -7,12 +7,14 @@
 
 // Which dose each target has in each slice of an experiment on many targets at once. Pure.
 //
-// Each target has a sequence of its own, so that every slice tells of all of them. A stage of
-// kStageSlices has one level of the dose, and a coin for each of its slices says whether it has
-// any: the fast changes tell what that dose does, the slow ones whether a smaller dose does the
-// same per injected ns, also where a queue absorbs what lies within seconds. Levels are balanced
-// over a round; coins are not, as each would then tell of its neighbours, and late effects could
-// not be told from the level of the pace, which the model takes out.
+// A stage of kStageSlices has one level of the dose, the same for all targets. Each target has
+// coins of its own, which say for each slice whether it has any, so that every slice tells of all
+// of them: the fast changes tell what that dose does, the slow ones whether a smaller dose does the
+// same per injected ns, also where a queue absorbs what lies within seconds. Doses that bend each
+// other's effects are small together, so that what each does without the others can be told from
+// the levels alone. Levels are balanced over a round; coins are not, as each would then tell of its
+// neighbours, and late effects could not be told from the level of the pace, which the model takes
+// out.
 namespace speedbump::experiment {
 
 inline constexpr size_t kLevels = 5;       // each twice the one before; kLevels: the full dose

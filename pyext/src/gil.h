@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "compat.h"
+#include "gil_stay.h"
+
+namespace speedbump::python {
+
+// A thread that asks for the GIL once the interpreter ends never gets it. From 3.14 it waits for
+// ever (gh-87135); before, CPython ends it by pthread_exit() (take_gil() in Python/ceval_gil.c),
+// which unwinds its frames: destructors would run without the GIL, and the unwinding itself ends in
+// abort() of the whole program (gil_stay.h). So our threads wait for ever in all versions; the
+// process ends meanwhile.
+
+// What a function of CPython returns that may ask for the GIL: it takes it back, or runs bytecode.
+// `call` is that call alone, and owns nothing.
+template <typename Call>
+PyObject* stay(Call call) {
+    struct Work {
+        Call call;
+        PyObject* result;
+    } work{call, nullptr};
+    sb_stay(
+        [](void* argument) {
+            auto& done = *static_cast<Work*>(argument);
+            done.result = done.call();
+        },
+        &work);
+    return work.result;
+}
+
+// Takes the GIL as `thread`, of which it was given up.
+inline void take_gil(PyThreadState* thread) {
+    sb_stay([](void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); }, thread);
+}
+
+// Gives the GIL up for as long as it lives.
+class WithoutGil {
+  public:
+    WithoutGil() : thread_(PyEval_SaveThread()) {}
+    ~WithoutGil() { take_gil(thread_); }
+    WithoutGil(const WithoutGil&) = delete;
+    WithoutGil& operator=(const WithoutGil&) = delete;
+
+  private:
+    PyThreadState* thread_;
+};
+
+} // namespace speedbump::python

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: MIT
+"""Services whose answer is known (tests/programs/known_service), and experiments on them."""
+
+import json
+import pathlib
+import subprocess
+
+from harness import (
+    LIBRARY, PROGRAMS, Patience, Run, Skip, _leftovers, children, cpu_ns, lives, need, scratch,
+    targets_file,
+)
+
+PROGRESS = "native:exe:unit_done"
+# As many blocks as this host's noise makes necessary; one look at a stalled host is no slow service.
+UNTIL_KNOWN = ("--precision=15%", "--time=90s", "--max-slowdown=400%")
+PYTHON_SERVICE = pathlib.Path(__file__).parents[1] / "programs" / "known_service.py"
+
+
+def start(kind: str, *times: str) -> subprocess.Popen:
+    return start_service(str(PROGRAMS / "known_service"), kind, *times)
+
+
+def start_service(*command: str) -> subprocess.Popen:
+    service = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    _leftovers.append(service.kill)
+    assert service.stdout.readline() == "ready\n"
+    return service
+
+
+def start_python(kind: str) -> subprocess.Popen:
+    python = need("/usr/bin/python3")
+    service = start_service(python, str(PYTHON_SERVICE), kind, LIBRARY)
+    done = Run("list", "--pid", str(service.pid), "__main__:unit_done")
+    if "no core is built" in done.err:
+        raise Skip(done.err)
+    return service
+
+
+class Experiment(Run):
+    """An experiment to its end, with its document and HTML report. `crowding` is how much longer
+    the service's work took by the clock than by its CPU time, for others that had the CPUs: a delay
+    costs it that much more too; of a service that has ended, in part or whole, nothing is known."""
+
+    def __init__(self, pid: int, targets: str, *arguments: str, progress: str = PROGRESS,
+                 **options):
+        folder = scratch()
+        self.json_path, self.html_path = folder / "result.json", folder / "report.html"
+        options.setdefault("timeout", 180)
+        service = (pid, *children(pid))
+        self.crowding: float | None = None
+        waiting, worked = Patience(*service), cpu_ns(*service)
+        super().__init__(
+            "experiment", "--pid", str(pid), "--progress", progress, "--seed=7",
+            f"--output={self.json_path}", f"--html={self.html_path}", *arguments,
+            targets_file(targets), **options,
+        )
+        waited, worked = waiting.ns(), cpu_ns(*service) - worked
+        if all(lives(one) for one in service):
+            self.crowding = 1 + waited / max(1, worked)
+
+    @property
+    def document(self) -> dict:
+        return json.loads(self.json_path.read_text())
+
+    def target(self, name: str) -> dict:
+        found = [one for one in self.document["results"]["progress"][0]["targets"]
+                 if one["name"] == name]
+        assert found, f"{name} is not in {self}"
+        return found[0]
+
+
+def expect_k(experiment: Experiment, name: str, low: float, high: float) -> None:
+    """The criticality may be between these two, as far as the experiment says that it knows."""
+    k = experiment.target(name)["criticality"]
+    assert k["high"] - k["low"] < 0.6, f"{name}: {k} says nothing: {experiment}"
+    assert experiment.crowding is not None, f"the service ended: {experiment}"
+    high *= experiment.crowding
+    assert k["low"] <= high and low <= k["high"], (
+        f"{name} has criticality {k}, not {low} to {high}: {experiment}")

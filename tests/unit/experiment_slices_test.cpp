@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT
+#include "experiment/slices.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "report/experiment.h"
+
+using namespace speedbump::experiment;
+using speedbump::ErrorKind;
+using testing::HasSubstr;
+
+namespace {
+
+constexpr nanoseconds kSlice{5'000'000};
+constexpr double kPeriodNs = 50e3;
+constexpr double kDoseNs = 5e3;
+
+// Of 20 s of a service in which target t is called once a unit and has the criticality k[t].
+Document measured(const std::vector<double>& k, size_t slices = 4000, uint64_t seed = 1) {
+    Document document;
+    document.version = "0.1.0";
+    document.host = "alpha";
+    document.seed = seed;
+    document.settings = {kSlice, nanoseconds(50'000'000), 0, 0.5, 1};
+    document.progress = {"native:exe:unit"};
+    document.stopped = "time";
+    document.complete = true;
+    Sliced& sliced = document.sliced.emplace();
+    sliced.slice = kSlice;
+    sliced.units.resize(1);
+    for (size_t target = 0; target < k.size(); ++target) {
+        document.targets.push_back({"+exe:f" + std::to_string(target),
+                                    Role::kTarget,
+                                    {"f"},
+                                    1,
+                                    {nanoseconds(static_cast<int64_t>(kDoseNs))},
+                                    {}});
+        SlicedTarget& one = sliced.targets.emplace_back();
+        one.dose = document.targets.back().doses[0];
+        for (size_t stage = 0; one.steps.size() < slices; ++stage)
+            for (const Step& step : stage_of(seed, target, stage)) one.steps.push_back(step);
+        one.steps.resize(slices);
+    }
+    std::mt19937_64 random(seed);
+    std::normal_distribution<double> normal;
+    for (size_t slice = 0; slice < slices; ++slice) {
+        const auto delay = [&](size_t target) {
+            const Step& step = sliced.targets[target].steps[slice];
+            return step.on ? kDoseNs * share_of(step.level) : 0;
+        };
+        double unit = kPeriodNs * (1 + 0.01 * normal(random));
+        for (size_t target = 0; target < k.size(); ++target) unit += k[target] * delay(target);
+        const auto units = static_cast<uint64_t>(static_cast<double>(kSlice.count()) / unit +
+                                                 std::uniform_real_distribution<>()(random));
+        sliced.units[0].push_back(units);
+        for (size_t target = 0; target < k.size(); ++target) {
+            SlicedTarget& one = sliced.targets[target];
+            one.calls += units;
+            one.delays.push_back(delay(target) > 0 ? units : 0);
+            one.injected_ns.push_back(
+                static_cast<uint64_t>(delay(target) * static_cast<double>(units)));
+        }
+    }
+    return document;
+}
+
+const TargetResult& result_of(const Results& results, size_t target) {
+    for (const TargetResult& result : results.progress[0].targets)
+        if (result.target == target) return result;
+    throw std::runtime_error("no such target");
+}
+
+} // namespace
+
+TEST(Slices, TellAllTargetsAtOnce) {
+    const Document document = measured({1, 0, 0.5});
+    const Results results = analyse(document);
+    EXPECT_TRUE(results.valid) << testing::PrintToString(results.invalid_because);
+    const ProgressResult& progress = results.progress[0];
+    EXPECT_NEAR(progress.period, kPeriodNs, kPeriodNs / 100);
+    ASSERT_TRUE(progress.sham);
+    EXPECT_TRUE(progress.sham->wide.contains(0));
+    EXPECT_EQ(progress.slices, 4000u);
+    EXPECT_EQ(progress.arrives_within, 2u); // the slice of the dose, and the one for what is left
+    EXPECT_TRUE(progress.pairs.empty());
+    const double truth[] = {1, 0, 0.5};
+    for (size_t target = 0; target < 3; ++target) {
+        const TargetResult& result = result_of(results, target);
+        EXPECT_TRUE(result.shape.slope.wide.contains(truth[target])) << target;
+        EXPECT_LT(result.shape.slope.interval.half_width(), 0.1) << target;
+        EXPECT_NEAR(result.calls_per_unit, 1, 1e-9);
+        EXPECT_GT(result.blocks, 0u);
+        EXPECT_EQ(result.verdict, target == 1 ? Verdict::kHidden : Verdict::kMatters) << target;
+        EXPECT_TRUE(target == 1 || result.gain.has_value()) << target;
+    }
+    EXPECT_EQ(progress.targets[0].target, 0u); // ranked
+    EXPECT_TRUE(is_precise(document, 0.2));
+    EXPECT_FALSE(is_precise(document, 0.0001));
+}
+
+TEST(Slices, IntervalsThatAreLookedAtWhileItRunsAreWider) {
+    Document document = measured({1});
+    const double once = result_of(analyse(document), 0).shape.slope.interval.half_width();
+    document.stopped = "precision";
+    EXPECT_GT(result_of(analyse(document), 0).shape.slope.interval.half_width(), 1.2 * once);
+}
+
+TEST(Slices, TooFewSayNothing) {
+    const Document document = measured({1}, 300);
+    const Results results = analyse(document);
+    EXPECT_EQ(result_of(results, 0).verdict, Verdict::kUnknown);
+    EXPECT_FALSE(results.valid);
+    EXPECT_FALSE(is_precise(document, 10));
+    const Document none = measured({1}, 0);
+    EXPECT_EQ(result_of(analyse(none), 0).verdict, Verdict::kUnknown);
+}
+
+TEST(Slices, ATargetWithoutADoseIsUnknown) {
+    Document document = measured({1, 0});
+    document.sliced->targets[1].dose = nanoseconds(0);
+    const Results results = analyse(document);
+    EXPECT_EQ(result_of(results, 0).verdict, Verdict::kMatters);
+    EXPECT_EQ(result_of(results, 1).verdict, Verdict::kUnknown);
+}
+
+TEST(Slices, AFailedControlMakesThemInvalid) {
+    Document document = measured({1, 0});
+    document.targets[1].role = Role::kPositive;
+    EXPECT_THAT(analyse(document).invalid_because,
+                testing::ElementsAre(HasSubstr("the positive control +exe:f1")));
+}
+
+TEST(Slices, AreReadAsTheyWereWritten) {
+    const Document document = measured({1, 0}, 1000);
+    const std::string text = to_json(document);
+    const auto read = from_json(text, "r.json");
+    ASSERT_TRUE(read) << read.error().message;
+    EXPECT_EQ(to_json(*read), text);
+    EXPECT_EQ(read->sliced->targets[1].calls, document.sliced->targets[1].calls);
+}
+
+TEST(Slices, WhatIsNotWholeIsRefused) {
+    const auto refusal = [](const std::string& pointer, const nlohmann::json& value) {
+        nlohmann::json json = nlohmann::json::parse(to_json(measured({1}, 700)));
+        json[nlohmann::json::json_pointer(pointer)] = value;
+        const auto read = from_json(json.dump(), "r.json");
+        return read ? std::string("none") : read.error().message;
+    };
+    EXPECT_THAT(refusal("/sliced/slice_ns", 0), HasSubstr("slices without a length"));
+    EXPECT_THAT(refusal("/sliced/units", nlohmann::json::array()), HasSubstr("progress points"));
+    EXPECT_THAT(refusal("/sliced/units/0", {1, 2}), HasSubstr("another length"));
+    EXPECT_THAT(refusal("/sliced/targets/0/steps", "aAb"), HasSubstr("another length"));
+    EXPECT_THAT(refusal("/sliced/targets/0/steps", "f"), HasSubstr("no step 'f'"));
+    EXPECT_THAT(refusal("/sliced/targets/0/delays", {1}), HasSubstr("another length"));
+    EXPECT_THAT(refusal("/sliced/targets", nlohmann::json::array()),
+                HasSubstr("another number of targets"));
+    EXPECT_THAT(refusal("/sliced/targets/0/dose_ns", -1), HasSubstr("negative"));
+}
+
+TEST(Slices, OfTwoHostsAreOneRun) {
+    Document a = measured({1, 0}, 2000, 1), b = measured({1, 0}, 2000, 2);
+    b.host = "beta";
+    const auto merged = merge({a, b});
+    ASSERT_TRUE(merged) << merged.error().message;
+    EXPECT_EQ(merged->sliced->slices(), 4000u);
+    const double one = result_of(analyse(a), 0).shape.slope.error;
+    const double both = result_of(analyse(*merged), 0).shape.slope.error;
+    EXPECT_LT(both, one);
+    EXPECT_TRUE(result_of(analyse(*merged), 0).shape.slope.wide.contains(1));
+    b.sliced->slice *= 2;
+    EXPECT_EQ(merge({a, b}).error().kind, ErrorKind::kInvalid);
+    b.sliced.reset();
+    EXPECT_THAT(merge({a, b}).error().message, HasSubstr("short slices"));
+}
+
+TEST(Slices, AreComparedLikeOthers) {
+    const auto same = compare(measured({1}, 4000, 1), measured({1}, 4000, 2));
+    ASSERT_TRUE(same);
+    EXPECT_GT(same->targets[0].p, 0.001);
+    const auto other = compare(measured({1}, 4000, 1), measured({0.3}, 4000, 2));
+    ASSERT_TRUE(other);
+    EXPECT_LT(other->targets[0].p, 0.001);
+    EXPECT_NEAR(other->targets[0].difference.value, -0.7, 0.2);
+}
+
+TEST(Slices, AreShownInTheTable) {
+    Document document = measured({1, 0});
+    Results results = analyse(document);
+    results.progress[0].pairs = {{0, 1}};
+    const std::string table = speedbump::report::experiment_table(document, results, {});
+    EXPECT_THAT(table, HasSubstr("4000 slices of 5.00 ms, all targets at once; seed 1"));
+    EXPECT_THAT(table, HasSubstr("an effect arrives within 10.0 ms"));
+    EXPECT_THAT(table, HasSubstr("+exe:f0 and +exe:f1: a delay of one changes"));
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT
+#include "experiment/sliced_document.h"
+
+#include "experiment/document_json.h"
+
+namespace speedbump::experiment {
+
+using nlohmann::ordered_json;
+
+namespace {
+
+// A letter for each slice: its level, 'a' being the smallest dose; a capital one has the dose.
+std::string steps_text(const std::vector<Step>& steps) {
+    std::string text;
+    for (const Step& step : steps)
+        text += static_cast<char>((step.on ? 'A' : 'a') + step.level - 1);
+    return text;
+}
+
+std::vector<Step> read_steps(const std::string& text) {
+    std::vector<Step> steps;
+    for (const char letter : text) {
+        const bool on = letter >= 'A' && letter < static_cast<char>('A' + kLevels);
+        const bool off = letter >= 'a' && letter < static_cast<char>('a' + kLevels);
+        if (!on && !off) refuse("there is no step '" + std::string(1, letter) + "'");
+        steps.push_back({static_cast<uint8_t>(letter - (on ? 'A' : 'a') + 1), on});
+    }
+    return steps;
+}
+
+} // namespace
+
+ordered_json sliced_json(const Sliced& sliced) {
+    ordered_json targets = ordered_json::array();
+    for (const SlicedTarget& target : sliced.targets)
+        targets.push_back({{"dose_ns", target.dose.count()},
+                           {"calls", target.calls},
+                           {"steps", steps_text(target.steps)},
+                           {"injected_ns", target.injected_ns},
+                           {"delays", target.delays}});
+    return {{"slice_ns", sliced.slice.count()},
+            {"waited_ns", sliced.waited.count()},
+            {"units", sliced.units},
+            {"targets", targets}};
+}
+
+Sliced read_sliced(const ordered_json& json, const Document& document) {
+    Sliced sliced;
+    sliced.slice = read_time(json, "slice_ns");
+    sliced.waited = read_time(json, "waited_ns");
+    if (sliced.slice.count() == 0) refuse("slices without a length");
+    sliced.units = json.at("units").get<std::vector<std::vector<uint64_t>>>();
+    if (sliced.units.size() != document.progress.size())
+        refuse("the slices have another number of progress points than the document");
+    const auto check = [&sliced](size_t slices) {
+        if (slices != sliced.slices()) refuse("a row of slices has another length than the first");
+    };
+    for (const auto& units : sliced.units) check(units.size());
+    for (const ordered_json& target : json.at("targets")) {
+        SlicedTarget& read = sliced.targets.emplace_back();
+        read.dose = read_time(target, "dose_ns");
+        read.calls = target.at("calls").get<uint64_t>();
+        read.steps = read_steps(target.at("steps").get<std::string>());
+        read.injected_ns = target.at("injected_ns").get<std::vector<uint64_t>>();
+        read.delays = target.at("delays").get<std::vector<uint64_t>>();
+        check(read.steps.size());
+        check(read.injected_ns.size());
+        check(read.delays.size());
+    }
+    if (sliced.targets.size() != document.targets.size())
+        refuse("the slices have another number of targets than the document");
+    return sliced;
+}
+
+} // namespace speedbump::experiment
