@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "../cpu_time.h"
 #include "engine/python/python_table.h"
 #include "mutator.h"
 
@@ -107,8 +108,8 @@ void check_slices(PythonTable& table, uint32_t columns, fuzz::Random& random) {
 
 // Gives how many words were written.
 uint64_t run(uint64_t seed, uint64_t& reads) {
-    constexpr unsigned kMaxSeconds = 60; // a hang; sanitizers on a busy machine are slow
-    ::alarm(kMaxSeconds);
+    constexpr std::chrono::seconds kMaxTime(60); // sanitizers are slow
+    limit_cpu_time(kMaxTime);
     fuzz::Random random(seed);
     const auto lines = static_cast<uint32_t>(1 + random.below(40));
     const auto columns = static_cast<uint32_t>(random.below(4));
@@ -129,15 +130,15 @@ uint64_t run(uint64_t seed, uint64_t& reads) {
 } // namespace
 
 #ifndef SPEEDBUMP_LIBFUZZER
-// fuzz_counters READS SECONDS [SEED]
+// fuzz_counters READS SECONDS (of CPU time) [SEED]
 int main(int argc, char** argv) {
     const uint64_t wanted = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 100'000;
     const auto seconds = std::chrono::seconds(argc > 2 ? std::atoi(argv[2]) : 10);
     uint64_t seed = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1;
-    const auto end = std::chrono::steady_clock::now() + seconds;
+    const auto end = CpuClock::now() + seconds;
     uint64_t reads = 0;
     uint64_t written = 0;
-    while (reads < wanted && std::chrono::steady_clock::now() < end) written += run(++seed, reads);
+    while (reads < wanted && CpuClock::now() < end) written += run(++seed, reads);
     std::printf("%llu inputs: words written beside %llu reads\n",
                 static_cast<unsigned long long>(written), static_cast<unsigned long long>(reads));
     return written > 0 && reads > 0 ? 0 : 1;

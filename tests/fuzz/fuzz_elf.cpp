@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "../cpu_time.h"
 #include "elf/demangle.h"
 #include "elf/placement.h"
 #include "elf/symbols.h"
@@ -25,9 +26,8 @@
 namespace {
 
 using namespace speedbump;
-using Clock = std::chrono::steady_clock;
 
-constexpr unsigned kMaxSecondsPerFile = 20; // a hang; sanitizers on a busy machine are slow
+constexpr std::chrono::seconds kMaxTimePerFile(20); // sanitizers are slow
 constexpr long kMaxMemoryKiB = 2L << 20;
 
 struct Counts {
@@ -40,7 +40,7 @@ void use(const std::string& bytes, Counts& counts) {
     Fd fd(::memfd_create("fuzz_elf", MFD_CLOEXEC));
     if (::write(fd.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()))
         std::abort();
-    ::alarm(kMaxSecondsPerFile);
+    limit_cpu_time(kMaxTimePerFile);
     elf::DebugSearch nowhere;
     nowhere.directories.clear();
     auto file = elf::ElfFile::open(fd.get(), "/nonexistent/fuzzed", nowhere);
@@ -95,14 +95,14 @@ namespace {
 
 // Sets every field of `width` bytes in the range to each of the telling values.
 void damage_fields(const std::string& seed, size_t from, size_t size, size_t width,
-                   Clock::time_point end, Counts& counts) {
+                   CpuClock::time_point end, Counts& counts) {
     const uint64_t values[] = {
         0,          1,          0xff,        0xffff,          0xff00,     0x7fffffff,
         0x80000000, 0xffffffff, seed.size(), seed.size() - 1, UINT64_MAX, UINT64_MAX - 4096,
         1ull << 63, 1ull << 40};
     for (size_t at = from; at + width <= std::min(from + size, seed.size()); at += width) {
         for (uint64_t value : values) {
-            if (Clock::now() > end) return;
+            if (CpuClock::now() > end) return;
             std::string bytes = seed;
             std::memcpy(bytes.data() + at, &value, width);
             if (bytes != seed) use(bytes, counts);
@@ -110,7 +110,8 @@ void damage_fields(const std::string& seed, size_t from, size_t size, size_t wid
     }
 }
 
-void damage(const std::string& seed, Clock::time_point end, fuzz::Random& random, Counts& counts) {
+void damage(const std::string& seed, CpuClock::time_point end, fuzz::Random& random,
+            Counts& counts) {
     use(seed, counts);
     if (counts.accepted == 0) {
         std::fprintf(stderr, "a seed file was refused\n");
@@ -133,9 +134,9 @@ void damage(const std::string& seed, Clock::time_point end, fuzz::Random& random
         if (program.p_type == PT_DYNAMIC)
             damage_fields(seed, program.p_offset, program.p_filesz, 8, end, counts);
     }
-    for (size_t size = 0; size < seed.size() && Clock::now() < end; size += 97)
+    for (size_t size = 0; size < seed.size() && CpuClock::now() < end; size += 97)
         use(seed.substr(0, size), counts);
-    while (Clock::now() < end) {
+    while (CpuClock::now() < end) {
         std::string bytes = seed;
         for (uint64_t n = 1 + random.next() % 8; n > 0; --n) {
             // Half of the damage to the first KiB, where the headers and the symbols are.
@@ -155,14 +156,14 @@ int main(int argc, char** argv) {
     const std::string paths[] = {FUZZ_ELF_SEED, FUZZ_ELF_SEED_STRIPPED, FUZZ_ELF_SEED_MINI};
     fuzz::Random random(1);
     Counts counts;
-    auto start = Clock::now();
+    auto start = CpuClock::now();
     std::chrono::duration<double> share((argc > 2 ? std::atof(argv[2]) : 10) /
                                         static_cast<double>(std::size(paths)));
     for (size_t i = 0; i < std::size(paths); ++i) {
         std::ifstream in(paths[i], std::ios::binary);
         std::string seed{std::istreambuf_iterator<char>(in), {}};
-        auto end =
-            start + std::chrono::duration_cast<Clock::duration>(share * static_cast<double>(i + 1));
+        auto end = start + std::chrono::duration_cast<CpuClock::duration>(
+                               share * static_cast<double>(i + 1));
         Counts here;
         damage(seed, end, random, here);
         std::printf("%s: %zu accepted, %zu refused\n", paths[i].c_str(), here.accepted,

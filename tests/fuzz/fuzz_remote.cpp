@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "../cpu_time.h"
 #include "cpython/interpreter.h"
 #include "mutator.h"
 #include "process/remote_elf.h"
@@ -131,8 +132,8 @@ struct Counts {
 };
 
 void look(const Process& process, uint64_t slot_offset, Counts& counts) {
-    constexpr unsigned kMaxSeconds = 60; // a hang; sanitizers on a busy machine are slow
-    ::alarm(kMaxSeconds);
+    constexpr std::chrono::seconds kMaxTime(60); // sanitizers are slow
+    limit_cpu_time(kMaxTime);
     const auto modules = process::load_modules(process.pid());
     require(modules.has_value(), "the process can be read");
     const auto own = std::find_if(modules->begin(), modules->end(), [](const auto& module) {
@@ -198,7 +199,7 @@ uint64_t slot_of_puts(const Process& process, const Seed& seed) {
 } // namespace
 
 #ifndef SPEEDBUMP_LIBFUZZER
-// fuzz_remote IMAGES SECONDS [SEED]
+// fuzz_remote IMAGES SECONDS (of CPU time) [SEED]
 int main(int argc, char** argv) {
     const uint64_t wanted = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 100'000;
     const std::chrono::duration<double> seconds(argc > 2 ? std::atof(argv[2]) : 10);
@@ -208,9 +209,9 @@ int main(int argc, char** argv) {
         const Seed seed(path);
         const Process process(seed);
         const uint64_t slot = slot_of_puts(process, seed);
-        const auto end = std::chrono::steady_clock::now() + seconds / 2;
+        const auto end = CpuClock::now() + seconds / 2;
         std::string bytes = seed.bytes;
-        for (uint64_t done = 0; done < wanted && std::chrono::steady_clock::now() < end; ++done) {
+        for (uint64_t done = 0; done < wanted && CpuClock::now() < end; ++done) {
             if (random.below(4) != 0) bytes = seed.bytes;
             if (done != 0) damage(bytes, seed, random);
             process.show(bytes);

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 
+#include "../cpu_time.h"
 #include "../unit/python_walk_in_c.h"
 #include "../unit/stack_image.h"
 #include "mutator.h"
@@ -74,7 +75,7 @@ void compare_walks(StackImage& image) {
 
 void run(uint64_t seed, Counts& counts) {
     constexpr int kVersions[] = {10, 11, 12, 14};
-    constexpr unsigned kMaxSeconds = 20; // a hang; sanitizers on a busy machine are slow
+    constexpr std::chrono::seconds kMaxTime(20); // sanitizers are slow
     fuzz::Random random(seed);
     auto image = std::make_unique<StackImage>(kVersions[random.below(4)]);
     StackImage& kept = *image;
@@ -82,7 +83,7 @@ void run(uint64_t seed, Counts& counts) {
     if (is_early) damage(kept, random);
     ReaderOptions options;
     options.patience = std::chrono::microseconds(0);
-    ::alarm(kMaxSeconds);
+    limit_cpu_time(kMaxTime);
     auto reader =
         StackReader::open(std::move(image), kept.interpreter, StackImage::kCodeType, 0, options);
     if (!reader) {
@@ -123,14 +124,14 @@ void run(uint64_t seed, Counts& counts) {
 } // namespace
 
 #ifndef SPEEDBUMP_LIBFUZZER
-// fuzz_stacks RUNS SECONDS
+// fuzz_stacks RUNS SECONDS (of CPU time)
 int main(int argc, char** argv) {
     const uint64_t runs = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 100000;
     const auto seconds = std::chrono::seconds(argc > 2 ? std::atoi(argv[2]) : 10);
-    const auto end = std::chrono::steady_clock::now() + seconds;
+    const auto end = CpuClock::now() + seconds;
     Counts counts;
     uint64_t seed = 0;
-    for (; seed < runs && std::chrono::steady_clock::now() < end; ++seed) run(seed, counts);
+    for (; seed < runs && CpuClock::now() < end; ++seed) run(seed, counts);
     std::printf("%llu images: %zu stacks read, %zu refused\n",
                 static_cast<unsigned long long>(seed), counts.read, counts.refused);
     return counts.read > 0 && counts.refused > 0 ? 0 : 1;

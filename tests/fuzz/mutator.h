@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "../cpu_time.h"
+
 // A small deterministic fuzzer, for compilers without one: the same seed gives the same inputs.
 // With -fsanitize=fuzzer (SPEEDBUMP_LIBFUZZER defined) only LLVMFuzzerTestOneInput is used.
 namespace speedbump::fuzz {
@@ -72,16 +74,16 @@ inline void mutate(std::string& input, Random& random, std::span<const std::stri
 }
 
 // Runs `test` on every seed and then on mutations of them, until `iterations` (argv[1]) are done or
-// `seconds` (argv[2]) have passed; argv[3] is the seed. The exit status for main.
+// `seconds` (argv[2]) of CPU time are used; argv[3] is the seed. The exit status for main.
 template <typename Test>
 int run(int argc, char** argv, std::span<const std::string> seeds,
         std::span<const std::string_view> dictionary, size_t max_size, Test test) {
     const uint64_t iterations = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 200'000;
     const double seconds = argc > 2 ? std::strtod(argv[2], nullptr) : 10;
     Random random(argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1);
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = CpuClock::now();
     const auto passed = [begin] {
-        return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+        return std::chrono::duration<double>(CpuClock::now() - begin).count();
     };
     for (const std::string& seed : seeds) test(seed);
     uint64_t done = 0;
@@ -92,7 +94,8 @@ int run(int argc, char** argv, std::span<const std::string> seeds,
         mutate(input, random, seeds, dictionary, max_size);
         test(input);
     }
-    std::printf("%llu inputs in %.1f s\n", static_cast<unsigned long long>(done), passed());
+    std::printf("%llu inputs in %.1f s of CPU time\n", static_cast<unsigned long long>(done),
+                passed());
     return 0;
 }
 

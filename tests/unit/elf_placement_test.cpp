@@ -17,6 +17,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "../cpu_time.h"
 #include "elf/image.h"
 #include "elf_workshop.h"
 #include "process/maps.h"
@@ -435,9 +436,9 @@ void compare_with_objdump(const std::string& path) {
     size_t code_bytes = 0;
     for (const Segment& segment : (*file)->segments())
         if (segment.executable) code_bytes += segment.file_size;
-    auto start = std::chrono::steady_clock::now();
+    auto start = CpuClock::now();
     Placed placed = place_all(**file);
-    std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    std::chrono::duration<double> took = CpuClock::now() - start;
     size_t kinds[3] = {};
     size_t moved = 0;
     std::map<std::string, size_t> reasons;

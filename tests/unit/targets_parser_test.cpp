@@ -12,6 +12,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "../cpu_time.h"
+
 namespace speedbump::targets {
 namespace {
 
@@ -322,9 +324,9 @@ TEST(Parser, ReadsSixteenMebibytesInSeconds) {
 #else
     const auto limit = 20s;
 #endif
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = CpuClock::now();
     EXPECT_THAT(parse(text).errors, IsEmpty());
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, limit);
+    EXPECT_LT(CpuClock::now() - begin, limit);
 }
 
 // Golden output: what a user sees.
