@@ -465,6 +465,31 @@ while True:
 """
 
 
+# Takes a CPU before everything else, again and again for up to 20 ms.
+HOG = """
+import os, random, sys, time
+os.sched_setaffinity(0, {int(sys.argv[1])})
+os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+while True:
+    until = time.perf_counter() + random.random() * 0.02
+    while time.perf_counter() < until: pass
+    time.sleep(random.random() * 0.02)
+"""
+
+
+def test_a_sleeping_thread_counts_for_its_time_however_late_the_ticks_are() -> None:
+    sleeper = subprocess.Popen(["sleep", "1000"])
+    hogs = [subprocess.Popen([sys.executable, "-c", HOG, str(cpu)]) for cpu in os.sched_getaffinity(0)]
+    try:
+        stacks = discover(sleeper.pid, "--for", "4s")["stacks"]
+        periods = 99 * (stacks["to_ns"] - stacks["from_ns"]) / 1e9
+        assert abs(stacks["all"] + stacks["failed"] - periods) <= 2, (periods, stacks)
+    finally:
+        for process in [sleeper, *hogs]:
+            process.kill()
+            process.wait()
+
+
 def test_numpy() -> None:
     """The function of the BLAS that the samples show is counted."""
     python = "/usr/bin/python3"
@@ -488,28 +513,34 @@ def test_numpy() -> None:
         process.wait()
 
 
-# Where the time goes is known: hash() half of the main thread's time, pack() the other half, in
-# zlib; the second thread sleeps.
+# Where the time goes is known: hash_it() half of the main thread's time, pack() the other half, in
+# zlib; the second thread sleeps. Both end by what they have done, not by the clock: else what comes
+# next would begin whenever a host takes the CPU away for a while, and its clocks are late then too.
 KNOWN = """
 import threading, time, zlib
 data = bytes(range(256)) * 400
 totals = [0, 0]
-def took(index, function):
+def took(index, function, rounds):
     start = time.monotonic_ns()
-    function(time.perf_counter() + 0.01)
+    function(rounds)
     totals[index] += time.monotonic_ns() - start
-def hash_it(until):
+def hash_it(rounds):
     n = 0
-    while time.perf_counter() < until: n += 1
-def pack(until):
-    while time.perf_counter() < until: zlib.adler32(data)
-def by_c(until):
-    sorted([1], key=lambda _: pack(until))
+    for _ in range(rounds): n += 1
+def pack(rounds):
+    for _ in range(rounds): zlib.adler32(data)
+def by_c(rounds):
+    sorted([1], key=lambda _: pack(rounds))
+def in_ten_ms(function):
+    start = time.perf_counter()
+    function(1000)
+    return int(10 / (time.perf_counter() - start))
 def nap(): time.sleep(1000)
 threading.Thread(target=nap, daemon=True).start()
+hashes, packs = in_ten_ms(hash_it), in_ten_ms(pack)
 def work():
-    took(0, hash_it)
-    took(1, by_c)
+    took(0, hash_it, hashes)
+    took(1, by_c, packs)
     print(time.monotonic_ns(), *totals, flush=True)
 print("ready", flush=True)
 while True: work()

@@ -400,16 +400,16 @@ StackSurvey StackSampling::run() {
     const Clock::time_point start = Clock::now();
     const Clock::time_point end = start + options_.duration;
     result_.from_ns = monotonic_ns();
-    Clock::time_point last = Clock::now() - period_;
-    Clock::time_point next = Clock::now();
-    Clock::time_point next_list = Clock::now() + kListAgain;
+    uint64_t counted = 0; // periods from the start on
+    Clock::time_point next = start;
+    Clock::time_point next_list = start + kListAgain;
     while (next < end && !processes_.empty() && !interrupted_()) {
         std::this_thread::sleep_until(next);
         const Clock::time_point now = Clock::now();
-        // A late tick stands for all that were left out.
-        const auto times =
-            static_cast<uint64_t>(std::max<int64_t>(1, (now - last + period_ / 2) / period_));
-        last = now;
+        // A late tick stands for all that were left out, and for no other.
+        const uint64_t due = static_cast<uint64_t>((now - start) / period_) + 1;
+        const uint64_t times = due - counted;
+        counted = due;
         std::vector<pid_t> gone;
         for (auto& [pid, process] : processes_)
             if (!(sampler_ ? look(process, times) : look_without_bpf(process))) gone.push_back(pid);
@@ -425,7 +425,8 @@ StackSurvey StackSampling::run() {
             next_list = Clock::now() + kListAgain;
         }
         const nanoseconds spent = Clock::now() - now;
-        next = std::max(next + period_, Clock::now() + kMaxShare * spent);
+        next = std::max(start + static_cast<int64_t>(counted) * period_,
+                        Clock::now() + kMaxShare * spent);
     }
     result_.to_ns = monotonic_ns();
     if (sampler_) sampler_->drain(taker, kLongestDrain);
