@@ -277,7 +277,7 @@ static inline __u64 sb_counters_bytes(__u32 targets, __u32 columns, __u32 slots)
  * Stacks of threads, for `discover` (bpf/stacks.bpf.c).
  */
 #define SB_MAX_STACK_THREADS 65536u
-#define SB_STACK_BYTES 65536u  /* of a thread's native stack, from its stack pointer on */
+#define SB_STACK_BYTES 131072u /* of a thread's native stack, from its stack pointer on */
 #define SB_PYTHON_FRAMES 1024u /* of a thread's Python stack, from the innermost on */
 #if defined(__TARGET_ARCH_arm64) || defined(__aarch64__)
 #define SB_REGISTERS 34 /* struct user_pt_regs */
@@ -369,8 +369,14 @@ struct sb_python_frame {
 #define SB_PYTHON_UNREADABLE 2u /* points to memory that is not there (any more) */
 #define SB_PYTHON_DEEP 3u       /* more than SB_PYTHON_FRAMES */
 
-/* A thread as it was interrupted. Behind it lie stack_bytes of its stack from the stack pointer
- * on, and then python_frames of sb_python_frame, innermost first. */
+/* What tells a thread's times off the CPUs apart: its stack stays the same as long as this does. */
+struct sb_still {
+    __u64 switches;   /* how often it was taken off a CPU */
+    __u64 started_ns; /* of the boot clock: thread ids are used again */
+};
+
+/* A thread as it was interrupted on a CPU, or as it lies off the CPUs. Behind it lie stack_bytes of
+ * its stack from the stack pointer on, and then python_frames of sb_python_frame, innermost first. */
 struct sb_stack_sample {
     __u32 pid; /* in the loader's PID namespace, as is tid */
     __u32 tid;
@@ -378,6 +384,9 @@ struct sb_stack_sample {
     __u32 python_frames;
     __u32 python_fault;
     __u32 holds_gil;
+    __u32 on_cpu;
+    __u32 reserved;
+    struct sb_still still;         /* off the CPUs */
     __u64 registers[SB_REGISTERS]; /* as in the kernel's structure */
 };
 
@@ -387,9 +396,8 @@ struct sb_thread {
     __u32 on_cpu;
     __u32 runnable;
     __u32 ended;
-    __u64 switches;                /* how often it was taken off a CPU */
-    __u64 waited_ns;               /* for a CPU, up to when it last got one */
-    __u64 registers[SB_REGISTERS]; /* of its entry into the kernel */
+    __u64 waited_ns; /* for a CPU, up to when it last got one */
+    struct sb_still still;
 };
 
 #ifdef __cplusplus
@@ -415,7 +423,7 @@ SB_ASSERT(sizeof(struct sb_slot) == 64, "sb_slot");
 SB_ASSERT(sizeof(struct sb_python_layout) == 96, "sb_python_layout");
 SB_ASSERT(sizeof(struct sb_code_identity) == 112, "sb_code_identity");
 SB_ASSERT(sizeof(struct sb_python_frame) == 40, "sb_python_frame");
-SB_ASSERT(sizeof(struct sb_stack_sample) == 24 + 8 * SB_REGISTERS, "sb_stack_sample");
-SB_ASSERT(sizeof(struct sb_thread) == 32 + 8 * SB_REGISTERS, "sb_thread");
+SB_ASSERT(sizeof(struct sb_stack_sample) == 48 + 8 * SB_REGISTERS, "sb_stack_sample");
+SB_ASSERT(sizeof(struct sb_thread) == 40, "sb_thread");
 
 #endif /* SPEEDBUMP_ABI_H */

@@ -13,9 +13,9 @@
 #include "../cpu_time.h"
 #include "../unit/python_walk_in_c.h"
 #include "../unit/stack_image.h"
+#include "../unit/walked_frames.h"
 #include "mutator.h"
 #include "stacks/stack_reader.h"
-#include "stacks/walk.h"
 
 namespace {
 
@@ -112,10 +112,11 @@ void run(uint64_t seed, Counts& counts) {
         }
         if (!reader->list_threads()) continue;
         for (const auto& [tid, state] : reader->thread_states()) {
-            const auto stack = reader->read_still(tid, random.next());
-            if (!stack || stack->fault != StackFault::kFine) continue;
-            (void)reader->is_certain(stack->frames);
-            for (const Frame& frame : stack->frames)
+            const WalkedFrames walked = walk_frames(kept, kept.layout, state.address);
+            const ThreadStack stack = reader->interpret(tid, walked.frames, random.next());
+            if (stack.fault != StackFault::kFine) continue;
+            (void)reader->is_certain(stack.frames);
+            for (const Frame& frame : stack.frames)
                 if (frame.function == nullptr) std::abort();
         }
     }

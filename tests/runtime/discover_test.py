@@ -148,7 +148,11 @@ def test_the_shop() -> None:
         python = {one["function"]: one for one in found["python"]["functions"]}
         assert "buy" in python and python["buy"]["total"] > 0, list(python)[:20]
         stacks = found["stacks"]
-        assert stacks["not_whole"] + stacks["failed"] < 0.05 * stacks["all"], stacks
+        print(f"  {stacks}")
+        # Its threads sleep for less than 0.1 ms at a time: some run on before they are copied.
+        moved = stacks["failed_why"]["ran_meanwhile"]
+        assert stacks["not_whole"] + stacks["failed"] - moved < 0.05 * stacks["all"], stacks
+        assert moved < 0.1 * stacks["all"], stacks
         native = {one["name"]: one for one in found["native"]["functions"]}
         assert "sqlite3_step" in native, list(native)
         assert len(native["sqlite3_step"]["processes"]) == 2, native["sqlite3_step"]
@@ -608,6 +612,34 @@ def pay(): pass
 print("ready", flush=True)
 time.sleep(1000)
 """
+
+
+FIGHTERS = """
+import threading, time
+go = threading.Event()
+def spin():
+    go.wait()
+    while True: pass
+for _ in range(100): threading.Thread(target=spin, daemon=True).start()
+go.set()
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_threads_that_fight_for_the_interpreter_are_all_counted() -> None:
+    """Each of them sleeps for the 5 ms of a turn, and runs for a moment to ask for the next."""
+    found = pythons.find()
+    for python in {found[0], found[-1]}:
+        process = python.start(FIGHTERS)
+        time.sleep(0.5)
+        stacks = discover(process.pid, "--for", "4s")["stacks"]
+        process.kill()
+        process.wait()
+        print(f"  Python {python.name}: {stacks}")
+        times = 101 * 99 * (stacks["to_ns"] - stacks["from_ns"]) / 1e9
+        assert abs(stacks["all"] + stacks["failed"] - times) < 0.05 * times, (times, stacks)
+        assert stacks["failed"] < 0.02 * times, (times, stacks)
 
 
 def test_python_functions_are_listed() -> None:

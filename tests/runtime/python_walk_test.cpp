@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <future>
+#include <thread>
 
 #include "../unit/stack_image.h"
+#include "../unit/walked_frames.h"
 #include "stacks/sampler.h"
-#include "stacks/walk.h"
 #include "util/clock.h"
 
 namespace speedbump {
@@ -40,8 +42,35 @@ class Mapped {
     void* address_;
 };
 
-// What the program has of this thread, which goes on running until it was sampled.
-stacks::WalkedFrames walk_in_bpf(const StackImage& image) {
+// A thread that waits until it is told to end.
+class Sleeper {
+  public:
+    Sleeper() {
+        std::promise<pid_t> started;
+        auto tid = started.get_future();
+        thread_ = std::thread([this, &started] {
+            started.set_value(gettid());
+            end_.get_future().wait();
+        });
+        tid_ = tid.get();
+    }
+    Sleeper(const Sleeper&) = delete;
+    Sleeper& operator=(const Sleeper&) = delete;
+    ~Sleeper() {
+        end_.set_value();
+        thread_.join();
+    }
+    pid_t tid() const { return tid_; }
+
+  private:
+    std::promise<void> end_;
+    pid_t tid_ = 0;
+    std::thread thread_;
+};
+
+// What the programs have of a thread that they are told to be this one of the image: of the calling
+// thread, which goes on running until it was sampled, or of one that is asleep.
+stacks::WalkedFrames walk_in_bpf(const StackImage& image, pid_t tid) {
     stacks::WalkedFrames walked;
     walked.fault = SB_PYTHON_NONE;
     auto sampler = stacks::StackSampler::open(1ms);
@@ -49,17 +78,23 @@ stacks::WalkedFrames walk_in_bpf(const StackImage& image) {
         ADD_FAILURE() << sampler.error().message;
         return walked;
     }
-    (*sampler)->set_thread_states(getpid(), {{gettid(), {image.thread, 0}}});
+    (*sampler)->set_thread_states(getpid(), {{tid, {image.thread, 0}}});
     EXPECT_TRUE((*sampler)->add_process(getpid(), &image.layout));
     bool is_sampled = false;
-    const std::function<void(const stacks::RunningThread&)> take =
-        [&](const stacks::RunningThread& running) {
-            if (running.head.tid != static_cast<__u32>(gettid())) return;
+    const std::function<void(const stacks::ThreadSample&)> take =
+        [&](const stacks::ThreadSample& sample) {
+            if (sample.head.tid != static_cast<__u32>(tid)) return;
+            EXPECT_EQ(sample.head.on_cpu != 0, tid == gettid());
             is_sampled = true;
-            walked.fault = running.head.python_fault;
-            walked.frames.assign(running.frames.begin(), running.frames.end());
+            walked.fault = sample.head.python_fault;
+            walked.frames.assign(sample.frames.begin(), sample.frames.end());
         };
-    while (!is_sampled) (*sampler)->drain(take, 1s);
+    while (!is_sampled) {
+        if (tid != gettid()) {
+            EXPECT_TRUE((*sampler)->threads(getpid()));
+        }
+        (*sampler)->drain(take, 1s);
+    }
     return walked;
 }
 
@@ -71,14 +106,17 @@ void expect_same(StackImage& image, uint32_t fault) {
     ASSERT_TRUE(mapped.is_there()) << std::strerror(errno);
     stacks::WalkedFrames outside =
         stacks::walk_frames(process::ProcessSource(getpid()), image.layout, image.thread);
-    const stacks::WalkedFrames bpf = walk_in_bpf(image);
-    EXPECT_EQ(bpf.fault, fault);
     EXPECT_EQ(outside.fault, fault);
     if (fault == SB_PYTHON_DEEP) outside.frames.resize(SB_PYTHON_FRAMES);
-    ASSERT_EQ(bpf.frames.size(), outside.frames.size());
-    EXPECT_EQ(std::memcmp(bpf.frames.data(), outside.frames.data(),
-                          bpf.frames.size() * sizeof(sb_python_frame)),
-              0);
+    const Sleeper sleeper;
+    for (const pid_t tid : {gettid(), sleeper.tid()}) {
+        const stacks::WalkedFrames bpf = walk_in_bpf(image, tid);
+        EXPECT_EQ(bpf.fault, fault);
+        ASSERT_EQ(bpf.frames.size(), outside.frames.size());
+        EXPECT_EQ(std::memcmp(bpf.frames.data(), outside.frames.data(),
+                              bpf.frames.size() * sizeof(sb_python_frame)),
+                  0);
+    }
 }
 
 TEST_P(EachVersion, OfAWholeStack) {

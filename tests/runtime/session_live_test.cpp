@@ -189,7 +189,7 @@ TEST_F(LiveSession, SamplesAgainAlthoughItsClocksDied) {
     uint64_t samples = 0;
     const auto drain = [&] {
         std::this_thread::sleep_for(50ms);
-        (*sampler)->drain([&](const stacks::RunningThread&) { ++samples; }, 1s);
+        (*sampler)->drain([&](const stacks::ThreadSample&) { ++samples; }, 1s);
     };
     for (int turns = 0; turns < 200 && samples == 0; ++turns) drain();
     EXPECT_GT(samples, 0u);

@@ -8,7 +8,7 @@
 
 #include "python_walk_in_c.h"
 #include "stack_image.h"
-#include "stacks/walk.h"
+#include "walked_frames.h"
 
 namespace speedbump::stacks {
 namespace {

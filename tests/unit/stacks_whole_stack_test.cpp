@@ -11,6 +11,7 @@
 #include "stack_image.h"
 #include "stacks/profile.h"
 #include "stacks/whole_stack.h"
+#include "walked_frames.h"
 
 namespace speedbump::stacks {
 namespace {
@@ -218,7 +219,6 @@ TEST(NativeUnwinder, NoSuchProcess) {
 class EachVersion : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Inspect, EachVersion, testing::Values(10, 11, 12, 14));
 
-// A thread that stands still is read as BPF reads one that runs.
 TEST_P(EachVersion, StacksOfOneMoment) {
     auto kept = std::make_unique<StackImage>(GetParam());
     StackImage& image = *kept;
@@ -229,26 +229,20 @@ TEST_P(EachVersion, StacksOfOneMoment) {
     const auto states = reader->thread_states();
     ASSERT_EQ(states.size(), 1U);
     EXPECT_EQ(states[0].second.address, image.thread);
-    const pid_t tid = states[0].first;
-    EXPECT_FALSE(reader->read_still(tid + 1, 0));
+    const WalkedFrames walked = walk_frames(image, image.layout, states[0].second.address);
+    ASSERT_EQ(walked.fault, SB_PYTHON_FINE);
 
-    auto stack = reader->read_still(tid, 0x1000);
-    ASSERT_TRUE(stack);
-    ASSERT_EQ(stack->fault, StackFault::kFine) << describe(stack->fault);
-    ASSERT_EQ(stack->frames.size(), 2U);
-    EXPECT_EQ(stack->frames[0].function->name, "leaf");
-    EXPECT_EQ(stack->frames[0].line, 8);
+    const ThreadStack stack = reader->interpret(states[0].first, walked.frames, 0x1000);
+    ASSERT_EQ(stack.fault, StackFault::kFine) << describe(stack.fault);
+    ASSERT_EQ(stack.frames.size(), 2U);
+    EXPECT_EQ(stack.frames[0].function->name, "leaf");
+    EXPECT_EQ(stack.frames[0].line, 8);
     // Seen once within the loop it may be one that is just being linked.
-    EXPECT_EQ(reader->is_certain(stack->frames), GetParam() == 10);
-    (void)reader->read_still(tid, 0x1040);
-    EXPECT_EQ(reader->is_certain(stack->frames), GetParam() == 10);
-    (void)reader->read_still(tid, 0x4000);
-    EXPECT_TRUE(reader->is_certain(stack->frames));
-
-    image.put(image.main_frame + image.layout.frame_previous, image.leaf_frame);
-    EXPECT_EQ(reader->read_still(tid, 0)->fault, StackFault::kCircle);
-    image.put(image.main_frame + image.layout.frame_previous, uint64_t{0xdead0000});
-    EXPECT_EQ(reader->read_still(tid, 0)->fault, StackFault::kUnreadable);
+    EXPECT_EQ(reader->is_certain(stack.frames), GetParam() == 10);
+    (void)reader->interpret(stack.tid, walked.frames, 0x1040);
+    EXPECT_EQ(reader->is_certain(stack.frames), GetParam() == 10);
+    (void)reader->interpret(stack.tid, walked.frames, 0x4000);
+    EXPECT_TRUE(reader->is_certain(stack.frames));
 }
 
 TEST_P(EachVersion, ACodeObjectThatIsAnotherOneNow) {

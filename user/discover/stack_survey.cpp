@@ -24,13 +24,12 @@ namespace {
 using stacks::Sampled;
 using stacks::StackFault;
 using stacks::ThreadStack;
+using stacks::Unread;
 using stacks::WholeFrame;
 using std::chrono::nanoseconds;
 
-constexpr size_t kMaxStackBytes = 256 * 1024; // of a thread that is off the CPUs
-constexpr int kTries = 3;                     // at a thread that won't keep still
-constexpr int kMaxShare = 3;                  // for a unit of time at work at least as many without
-constexpr size_t kMaxPending = 10'000;        // of a process
+constexpr int kMaxShare = 3;           // for a unit of time at work at least as many without
+constexpr size_t kMaxPending = 10'000; // of a process
 constexpr auto kLongestDrain = std::chrono::milliseconds(200);
 constexpr auto kListAgain = std::chrono::seconds(1);
 
@@ -40,10 +39,11 @@ struct Whole {
     bool is_whole = true; // else one of the runtimes, or some of the native callers, are missing
 };
 
-// What is known of a thread that is off the CPUs; it holds until it runs again.
-struct Settled {
-    uint64_t switches = 0;
+// A thread that is off the CPUs, until it runs again.
+struct Still {
+    sb_still since{};
     Whole stack;
+    std::vector<stacks::Frame> python; // of it, when they were not certain
 };
 
 // What a thread last waited for a CPU with. The kernel knows how long it waited: to be found
@@ -64,7 +64,8 @@ struct Process {
     pid_t pid = 0;
     std::optional<stacks::StackReader> reader; // of a Python
     std::optional<stacks::NativeUnwinder> unwinder;
-    std::map<pid_t, Settled> settled;
+    std::map<pid_t, Still> still;
+    std::set<pid_t> unreadable; // of the threads off the CPUs, at this tick
     std::map<pid_t, Waiting> waiting;
     std::vector<Pending> pending;
     std::vector<std::pair<pid_t, sb_thread_state>> states; // that the sampler knows
@@ -92,8 +93,11 @@ class StackSampling {
     bool look(Process& process, uint64_t times);
     bool look_without_bpf(Process& process);
     void tell_threads(Process& process);
-    void read_settled(Process& process, std::vector<sb_thread>& threads, uint64_t times);
-    void take(const stacks::RunningThread& running);
+    void take(const stacks::ThreadSample& sample);
+    void take_running(Process& process, Whole stack, std::vector<stacks::Frame> python);
+    void take_still(Process& process, const sb_still& since, Whole stack,
+                    std::vector<stacks::Frame> python);
+    void forget_ended(Process& process, const std::vector<sb_thread>& threads);
     static std::optional<Whole> combine(const Process& process, const Sampled& thread,
                                         const stacks::NativeStack& native,
                                         const std::vector<stacks::Frame>* python);
@@ -110,7 +114,6 @@ class StackSampling {
     std::unique_ptr<stacks::StackSampler> sampler_;
     std::map<pid_t, Process> processes_;
     std::vector<pid_t> refused_; // once told, not again
-    std::vector<char> stack_;
     StackSurvey result_;
 };
 
@@ -212,7 +215,8 @@ void StackSampling::count(const Whole& stack) {
 }
 
 void StackSampling::fail(const std::vector<Pending>& pending) {
-    for (const Pending& one : pending) result_.profile.add_failed(one.stack.thread.times);
+    for (const Pending& one : pending)
+        result_.profile.add_failed(Unread::kUncertain, one.stack.thread.times);
 }
 
 void StackSampling::count_certain(Process& process) {
@@ -226,6 +230,12 @@ void StackSampling::count_certain(Process& process) {
     process.pending.clear();
 }
 
+// Whether Python frames that were not certain are now; then nothing is left of them.
+bool is_certain(Process& process, std::vector<stacks::Frame>& python) {
+    if (!python.empty() && process.reader->is_certain(python)) python.clear();
+    return python.empty();
+}
+
 // Whole periods that the thread has waited for a CPU since they were last counted.
 void StackSampling::count_waiting(Process& process, const sb_thread& thread) {
     auto [entry, is_new] = process.waiting.try_emplace(static_cast<pid_t>(thread.tid));
@@ -236,12 +246,10 @@ void StackSampling::count_waiting(Process& process, const sb_thread& thread) {
     if (periods == 0 || !waiting.stack) return;
     waiting.counted_ns += periods * period_ns;
     waiting.stack->thread.times = periods;
-    if (!waiting.python.empty() && !process.reader->is_certain(waiting.python)) {
+    if (is_certain(process, waiting.python))
+        count(*waiting.stack);
+    else
         process.pending.push_back({*waiting.stack, waiting.python});
-        return;
-    }
-    waiting.python.clear();
-    count(*waiting.stack);
 }
 
 // Its last samples.
@@ -251,106 +259,65 @@ void StackSampling::close(Process& process) {
     if (sampler_) sampler_->remove_process(process.pid);
 }
 
-// Threads that have run since the last tick and are off the CPUs now. What is read of one is of one
-// moment when it has not been on a CPU meanwhile. Leaves those that did not keep still.
-void StackSampling::read_settled(Process& process, std::vector<sb_thread>& threads,
-                                 uint64_t times) {
-    const process::RemoteMemory memory(process.pid);
-    std::map<pid_t, stacks::NativeStack> natives;
-    std::map<pid_t, std::optional<ThreadStack>> python;
-    for (const sb_thread& thread : threads) {
-        stack_.resize(kMaxStackBytes);
-        const size_t size = memory.read_some(
-            stacks::NativeUnwinder::stack_pointer(thread.registers), stack_.data(), stack_.size());
-        const auto tid = static_cast<pid_t>(thread.tid);
-        if (process.unwinder)
-            natives[tid] = process.unwinder->unwind(thread.registers, {stack_.data(), size});
-        if (process.reader) python[tid] = process.reader->read_still(tid, natives[tid].loop_pc);
-    }
-    const auto again = sampler_->threads(process.pid);
-    if (!again) return;
-    std::map<uint32_t, const sb_thread*> now;
-    for (const sb_thread& thread : *again) now[thread.tid] = &thread;
-    std::erase_if(threads, [&](const sb_thread& before) {
-        const auto after = now.find(before.tid);
-        if (after == now.end() || after->second->ended) return true; // it is gone
-        if (after->second->on_cpu != 0 || after->second->switches != before.switches) return false;
-        const auto tid = static_cast<pid_t>(before.tid);
-        const std::optional<ThreadStack>& stack = python[tid];
-        if (stack && stack->fault != StackFault::kFine) return false;
-        const bool is_certain = !stack || process.reader->is_certain(stack->frames);
-        if (!is_certain && before.runnable == 0) return false;
-        Sampled thread = describe(process, tid, times);
-        thread.active = before.runnable != 0;
-        thread.holds_gil = process.reader && process.reader->holds_gil(tid);
-        auto whole = combine(process, thread, natives[tid], stack ? &stack->frames : nullptr);
-        if (!whole) return false;
-        if (before.runnable != 0) {
-            Waiting& waiting = process.waiting[tid];
-            waiting.stack = std::move(*whole);
-            waiting.python = is_certain ? std::vector<stacks::Frame>() : stack->frames;
-            return true;
-        }
-        count(*whole);
-        process.settled[tid] = {before.switches, std::move(*whole)};
+// What is known of threads that have ended.
+void StackSampling::forget_ended(Process& process, const std::vector<sb_thread>& threads) {
+    constexpr size_t kSpare = 64; // so that it is not done at each tick
+    if (std::max(process.waiting.size(), process.still.size()) <= threads.size() + kSpare) return;
+    std::set<pid_t> alive;
+    for (const sb_thread& thread : threads) alive.insert(static_cast<pid_t>(thread.tid));
+    std::erase_if(process.waiting, [&](const auto& one) { return !alive.contains(one.first); });
+    std::erase_if(process.still, [&](const auto& one) {
+        if (alive.contains(one.first)) return false;
+        sampler_->forget(process.pid, one.first);
         return true;
     });
 }
 
-// What is known of threads that have ended.
-void forget_ended(Process& process, const std::vector<sb_thread>& threads) {
-    constexpr size_t kSpare = 64; // so that it is not done at each tick
-    if (process.waiting.size() <= threads.size() + kSpare) return;
-    std::set<pid_t> alive;
-    for (const sb_thread& thread : threads) alive.insert(static_cast<pid_t>(thread.tid));
-    std::erase_if(process.waiting, [&](const auto& one) { return !alive.contains(one.first); });
-    std::erase_if(process.settled, [&](const auto& one) { return !alive.contains(one.first); });
-}
-
-// One tick of a process; false when it is gone or runs another program now.
+// One tick of a process; false when it is gone or runs another program now. Of a thread on a CPU
+// that CPU's clock tells; the time of one that waits for a CPU is counted when it has waited; each
+// that is asleep is counted now, or is one that could not be read. Which of them a thread is is
+// asked first, for all of them: while stacks are copied some wait for the CPU of this program.
 bool StackSampling::look(Process& process, uint64_t times) {
-    std::vector<sb_thread> moving;
-    for (int tries = 0; tries < kTries; ++tries) {
-        const auto threads = sampler_->threads(process.pid);
-        if (!threads) return false;
-        if (tries == 0) forget_ended(process, *threads);
-        std::vector<sb_thread> todo;
-        size_t alive = 0;
-        for (const sb_thread& thread : *threads) {
-            if (thread.ended != 0) continue;
-            ++alive;
-            const auto tid = static_cast<pid_t>(thread.tid);
-            const bool is_left = std::any_of(moving.begin(), moving.end(), [&](const auto& one) {
-                return one.tid == thread.tid;
-            });
-            if (tries > 0 && !is_left) continue;
-            if (tries == 0) count_waiting(process, thread);
-            const auto settled = process.settled.find(tid);
-            if (thread.on_cpu != 0) {
-                if (settled != process.settled.end()) process.settled.erase(settled);
-            } else if (tries == 0 && settled != process.settled.end() &&
-                       settled->second.switches == thread.switches) {
-                settled->second.stack.thread.times = times;
-                count(settled->second.stack);
-            } else {
-                todo.push_back(thread);
-            }
-        }
-        if (alive == 0) return false;
-        if (process.reader) {
-            const auto listed = process.reader->list_threads();
-            if (!listed && listed.error().kind == ErrorKind::kNotFound) return false;
-            tell_threads(process);
-        }
-        moving = std::move(todo);
-        if (!moving.empty()) read_settled(process, moving, times);
-        if (moving.empty()) return true;
+    if (process.reader) {
+        const auto listed = process.reader->list_threads();
+        if (!listed && listed.error().kind == ErrorKind::kNotFound) return false;
+        tell_threads(process);
     }
-    // Of one that waits for a CPU nothing is lost: its time is counted when it has waited.
-    const auto lost = std::count_if(moving.begin(), moving.end(),
-                                    [](const sb_thread& one) { return one.runnable == 0; });
-    result_.profile.add_failed(times * static_cast<uint64_t>(lost));
-    return true;
+    const auto threads = sampler_->threads(process.pid);
+    if (!threads) return false;
+    forget_ended(process, *threads);
+    for (const sb_thread& thread : *threads)
+        if (thread.ended == 0) count_waiting(process, thread);
+    process.unreadable.clear();
+    sampler_->drain([this](const stacks::ThreadSample& sample) { take(sample); }, kLongestDrain);
+    bool is_alive = false;
+    for (const sb_thread& thread : *threads) {
+        if (thread.ended != 0) continue;
+        is_alive = true;
+        if (thread.on_cpu != 0) continue;
+        const auto tid = static_cast<pid_t>(thread.tid);
+        const auto found = process.still.find(tid);
+        const bool is_known = found != process.still.end() &&
+                              found->second.since.switches == thread.still.switches &&
+                              found->second.since.started_ns == thread.still.started_ns;
+        if (thread.runnable != 0) {
+            if (!is_known) continue;
+            Waiting& waiting = process.waiting[tid];
+            waiting.stack = found->second.stack;
+            waiting.stack->thread.active = true;
+            waiting.python = found->second.python;
+        } else if (!is_known) {
+            const bool was_copied = process.unreadable.contains(tid);
+            result_.profile.add_failed(was_copied ? Unread::kUnreadable : Unread::kRanMeanwhile,
+                                       times);
+        } else if (!is_certain(process, found->second.python)) {
+            result_.profile.add_failed(Unread::kUncertain, times);
+        } else {
+            found->second.stack.thread.times = times;
+            count(found->second.stack);
+        }
+    }
+    return is_alive;
 }
 
 bool StackSampling::look_without_bpf(Process& process) {
@@ -359,30 +326,49 @@ bool StackSampling::look_without_bpf(Process& process) {
     return sampled || sampled.error().kind != ErrorKind::kNotFound;
 }
 
-// A thread that a CPU's clock found running.
-void StackSampling::take(const stacks::RunningThread& running) {
-    const auto found = processes_.find(static_cast<pid_t>(running.head.pid));
+void StackSampling::take(const stacks::ThreadSample& sample) {
+    const auto found = processes_.find(static_cast<pid_t>(sample.head.pid));
     if (found == processes_.end()) return;
     Process& process = found->second;
-    Sampled thread = describe(process, static_cast<pid_t>(running.head.tid), 1);
-    thread.active = true;
-    thread.holds_gil = running.head.holds_gil != 0;
+    Sampled thread = describe(process, static_cast<pid_t>(sample.head.tid), 1);
+    thread.active = sample.head.on_cpu != 0;
+    thread.holds_gil = sample.head.holds_gil != 0;
     stacks::NativeStack native;
-    if (process.unwinder) native = process.unwinder->unwind(running.head.registers, running.stack);
+    if (process.unwinder) native = process.unwinder->unwind(sample.head.registers, sample.stack);
     std::optional<ThreadStack> python;
-    bool was_read = running.head.python_fault == SB_PYTHON_NONE;
-    if (running.head.python_fault == SB_PYTHON_FINE && process.reader) {
-        python = process.reader->interpret(thread.tid, running.frames, native.loop_pc);
+    bool was_read = sample.head.python_fault == SB_PYTHON_NONE;
+    if (sample.head.python_fault == SB_PYTHON_FINE && process.reader) {
+        python = process.reader->interpret(thread.tid, sample.frames, native.loop_pc);
         was_read = python->fault == StackFault::kFine;
     }
     auto whole = was_read ? combine(process, thread, native, python ? &python->frames : nullptr)
                           : std::nullopt;
-    if (!whole)
-        result_.profile.add_failed(1);
-    else if (python && !process.reader->is_certain(python->frames))
-        process.pending.push_back({std::move(*whole), std::move(python->frames)});
+    const bool is_certain = !python || process.reader->is_certain(python->frames);
+    std::vector<stacks::Frame> doubtful;
+    if (!is_certain) doubtful = std::move(python->frames);
+    if (whole && sample.head.on_cpu != 0)
+        take_running(process, std::move(*whole), std::move(doubtful));
+    else if (whole)
+        take_still(process, sample.head.still, std::move(*whole), std::move(doubtful));
+    else if (sample.head.on_cpu == 0)
+        process.unreadable.insert(thread.tid);
     else
-        count(*whole);
+        result_.profile.add_failed(Unread::kUnreadable, 1);
+}
+
+// `python`: its frames, when they are not certain.
+void StackSampling::take_running(Process& process, Whole stack, std::vector<stacks::Frame> python) {
+    if (python.empty())
+        count(stack);
+    else
+        process.pending.push_back({std::move(stack), std::move(python)});
+}
+
+void StackSampling::take_still(Process& process, const sb_still& since, Whole stack,
+                               std::vector<stacks::Frame> python) {
+    const pid_t tid = stack.thread.tid;
+    process.still[tid] = {since, std::move(stack), std::move(python)};
+    sampler_->set_known(process.pid, tid, since);
 }
 
 StackSurvey StackSampling::run() {
@@ -395,8 +381,8 @@ StackSurvey StackSampling::run() {
             result_.notes.push_back("native stacks: " + opened.error().message);
     }
     list_processes();
-    const std::function<void(const stacks::RunningThread&)> taker =
-        [this](const stacks::RunningThread& running) { take(running); };
+    const std::function<void(const stacks::ThreadSample&)> taker =
+        [this](const stacks::ThreadSample& sample) { take(sample); };
     const Clock::time_point start = Clock::now();
     const Clock::time_point end = start + options_.duration;
     result_.from_ns = monotonic_ns();
@@ -431,7 +417,7 @@ StackSurvey StackSampling::run() {
     result_.to_ns = monotonic_ns();
     if (sampler_) sampler_->drain(taker, kLongestDrain);
     for (auto& [pid, process] : processes_) close(process);
-    if (sampler_) result_.profile.add_failed(sampler_->lost());
+    if (sampler_) result_.profile.add_failed(Unread::kNoRoom, sampler_->lost());
     if (sampler_ && sampler_->gaps() > 0)
         result_.notes.push_back(
             "samples were lost: a CPU went offline or came online while it was to be sampled");

@@ -131,12 +131,34 @@ std::string python_table(const Discovery& discovery, const std::vector<PythonEnt
     return table.render(style);
 }
 
+struct Reason {
+    stacks::Unread why;
+    const char* key;
+    const char* text;
+};
+constexpr Reason kReasons[] = {
+    {stacks::Unread::kRanMeanwhile, "ran_meanwhile", "ran on before they were read"},
+    {stacks::Unread::kUncertain, "uncertain", "were seen too seldom to be certain"},
+    {stacks::Unread::kUnreadable, "unreadable", "made no sense"},
+    {stacks::Unread::kNoRoom, "no_room", "came faster than they were taken"},
+};
+static_assert(std::size(kReasons) == stacks::kUnreadKinds);
+
+std::string reasons_of(const stacks::Profile& profile) {
+    std::string text;
+    for (const Reason& reason : kReasons)
+        if (profile.failed(reason.why) > 0)
+            text += fmt::format("{}{} {}", text.empty() ? ": " : ", ",
+                                show_count(profile.failed(reason.why)), reason.text);
+    return text;
+}
+
 std::string stacks_line(const Discovery& discovery) {
     const stacks::Profile& profile = discovery.stacks.profile;
     std::string text =
-        fmt::format("{} stacks, {} of threads that were active; {} more could not be read\n",
+        fmt::format("{} stacks, {} of threads that were active; {} more could not be read{}\n",
                     show_count(profile.stacks()), show_count(profile.active_stacks()),
-                    show_count(profile.failed()));
+                    show_count(profile.failed()), reasons_of(profile));
     if (profile.unmerged() > 0)
         text += fmt::format("{} of them are not whole: native callers are missing\n",
                             show_count(profile.unmerged()));
@@ -276,12 +298,15 @@ std::string discovery_json(const Context& context, const Discovery& discovery) {
              {"gil", use->gil},
              {"threads", use->threads},
              {"targets_line", python_targets_line(key->file, key->name, key->is_qualified)}});
+    ordered_json failed_why = ordered_json::object();
+    for (const Reason& reason : kReasons) failed_why[reason.key] = profile.failed(reason.why);
     document["stacks"] = {{"all", profile.stacks()},
                           {"active", profile.active_stacks()},
                           {"python", profile.python_stacks()},
                           {"native", profile.native_stacks()},
                           {"not_whole", profile.unmerged()},
                           {"failed", profile.failed()},
+                          {"failed_why", std::move(failed_why)},
                           {"from_ns", discovery.stacks.from_ns},
                           {"to_ns", discovery.stacks.to_ns},
                           {"own_cpu", discovery.stacks.own_cpu}};

@@ -90,7 +90,7 @@ void Profile::add(const Sampled& thread, const std::vector<WholeFrame>& frames) 
 void Profile::add(pid_t pid, const StackReader& reader) {
     for (const ThreadStack* stack : reader.stacks()) {
         if (stack->fault != StackFault::kFine) {
-            add_failed(1);
+            add_failed(Unread::kUnreadable, 1);
             continue;
         }
         std::vector<WholeFrame> frames;

@@ -3,8 +3,10 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <cstdint>
 #include <map>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -37,6 +39,15 @@ struct Sampled {
     uint64_t times = 1;                // periods that it stands for
 };
 
+// Why a thread's time at a tick is in no stack.
+enum class Unread {
+    kRanMeanwhile, // it was asleep, and ran on before its stack was copied
+    kUncertain,    // its Python frames were seen too seldom to be certain
+    kUnreadable,   // its stacks point to nothing that they should
+    kNoRoom,       // it was not taken out of the kernel's memory in time
+};
+inline constexpr size_t kUnreadKinds = 4;
+
 // Sums up the samples of any number of processes. A count is a period of one thread's time.
 class Profile {
   public:
@@ -58,14 +69,15 @@ class Profile {
     void add(const Sampled& thread, const std::vector<WholeFrame>& frames);
     // Adds the last sample of a reader of this process: Python frames only.
     void add(pid_t pid, const StackReader& reader);
-    void add_failed(uint64_t times) { failed_ += times; }
+    void add_failed(Unread why, uint64_t times) { failed_[static_cast<size_t>(why)] += times; }
     void add_unmerged(uint64_t times) { unmerged_ += times; }
 
     uint64_t stacks() const { return stacks_; } // with frames in them
     uint64_t active_stacks() const { return active_stacks_; }
     uint64_t python_stacks() const { return python_stacks_; }
     uint64_t native_stacks() const { return native_stacks_; }
-    uint64_t failed() const { return failed_; }
+    uint64_t failed() const { return std::accumulate(failed_.begin(), failed_.end(), uint64_t{0}); }
+    uint64_t failed(Unread why) const { return failed_[static_cast<size_t>(why)]; }
     // Stacks of which only one runtime, or not all of the native callers, could be told.
     uint64_t unmerged() const { return unmerged_; }
     const std::map<Key, FunctionUse>& functions() const { return functions_; }
@@ -83,7 +95,7 @@ class Profile {
     uint64_t active_stacks_ = 0;
     uint64_t python_stacks_ = 0;
     uint64_t native_stacks_ = 0;
-    uint64_t failed_ = 0;
+    std::array<uint64_t, kUnreadKinds> failed_{};
     uint64_t unmerged_ = 0;
     std::map<Key, FunctionUse> functions_;
     std::map<NativeKey, FunctionUse> native_functions_;

@@ -56,9 +56,11 @@ struct StackSampler::Impl {
     Clock::time_point checked = Clock::now();
     uint64_t gaps = 0;
     std::map<pid_t, BpfLink> iterators;
-    std::map<pid_t, std::set<pid_t>> python_threads; // those that the programs know
+    // Of each process the threads that the programs' maps have.
+    std::map<pid_t, std::set<pid_t>> python_threads;
+    std::map<pid_t, std::set<pid_t>> known;
     BpfRing ring;
-    const std::function<void(const RunningThread&)>* take = nullptr;
+    const std::function<void(const ThreadSample&)>* take = nullptr;
     Clock::time_point drain_end{};
 
     static int on_sample(void* self, void* data, size_t size);
@@ -127,7 +129,8 @@ Result<std::unique_ptr<StackSampler>> StackSampler::open(std::chrono::nanosecond
     stacks_bpf* skeleton = impl->skeleton.get();
     const int cpus = libbpf_num_possible_cpus();
     if (cpus < 1) return errno_error("count the CPUs", -cpus);
-    bpf_map__set_max_entries(skeleton->maps.scratches, static_cast<uint32_t>(cpus));
+    bpf_map__set_max_entries(skeleton->maps.scratches, static_cast<uint32_t>(cpus) + 1);
+    skeleton->rodata->still_scratch = static_cast<uint32_t>(cpus);
     if (const int error = stacks_bpf__load(skeleton); error != 0)
         return errno_error("load the sampling programs", -error);
     impl->ring.reset(ring_buffer__new(bpf_map__fd(skeleton->maps.samples), Impl::on_sample,
@@ -136,7 +139,7 @@ Result<std::unique_ptr<StackSampler>> StackSampler::open(std::chrono::nanosecond
     // It finds out how deep in PID namespaces this program is.
     auto own = impl->make_iterator(getpid());
     if (!own) return std::move(own).error();
-    if (auto seen = impl->iterate(**own); !seen) return std::move(seen).error();
+    if (auto seen = Impl::iterate(**own); !seen) return std::move(seen).error();
     impl->period = period;
     impl->clocks.resize(static_cast<size_t>(cpus));
     for (int cpu = 0; cpu < cpus; ++cpu)
@@ -160,7 +163,22 @@ void StackSampler::remove_process(pid_t pid) {
     const auto key = static_cast<uint32_t>(pid);
     bpf_map_delete_elem(bpf_map__fd(impl_->skeleton->maps.processes), &key);
     set_thread_states(pid, {});
+    impl_->python_threads.erase(pid);
+    const int known = bpf_map__fd(impl_->skeleton->maps.known);
+    for (const pid_t tid : impl_->known[pid]) bpf_map_delete_elem(known, &tid);
+    impl_->known.erase(pid);
     impl_->iterators.erase(pid);
+}
+
+void StackSampler::set_known(pid_t pid, pid_t tid, const sb_still& still) {
+    // Without room for it the stack is handed over again.
+    bpf_map_update_elem(bpf_map__fd(impl_->skeleton->maps.known), &tid, &still, BPF_ANY);
+    impl_->known[pid].insert(tid);
+}
+
+void StackSampler::forget(pid_t pid, pid_t tid) {
+    bpf_map_delete_elem(bpf_map__fd(impl_->skeleton->maps.known), &tid);
+    impl_->known[pid].erase(tid);
 }
 
 void StackSampler::set_thread_states(pid_t pid,
@@ -179,7 +197,7 @@ void StackSampler::set_thread_states(pid_t pid,
     impl_->python_threads[pid] = std::move(now);
 }
 
-void StackSampler::drain(const std::function<void(const RunningThread&)>& take,
+void StackSampler::drain(const std::function<void(const ThreadSample&)>& take,
                          std::chrono::nanoseconds limit) {
     impl_->take = &take;
     impl_->drain_end = Clock::now() + limit;
@@ -200,7 +218,7 @@ Result<std::vector<sb_thread>> StackSampler::threads(pid_t pid) {
     const auto iterator = impl_->iterators.find(pid);
     if (iterator == impl_->iterators.end())
         return make_error(ErrorKind::kNotFound, "process " + std::to_string(pid) + " has ended");
-    return impl_->iterate(*iterator->second);
+    return Impl::iterate(*iterator->second);
 }
 
 } // namespace speedbump::stacks

@@ -15,15 +15,16 @@
 
 namespace speedbump::stacks {
 
-// A thread as the clock's interrupt found it on a CPU. Lives as long as the callback.
-struct RunningThread {
+// A thread as the clock's interrupt found it on a CPU, or as it lies off the CPUs. Lives as long as
+// the callback.
+struct ThreadSample {
     const sb_stack_sample& head;
     std::span<const char> stack; // from the stack pointer on
     std::span<const sb_python_frame> frames;
 };
 
 // Takes stacks by BPF (bpf/stacks.bpf.c): of the threads on a CPU at each tick of that CPU's
-// clock, as they are at that moment; and tells what the others are doing. Stops nothing, writes
+// clock, as they are at that moment; and of the others when it is asked to. Stops nothing, writes
 // nothing. Not thread-safe.
 class StackSampler {
   public:
@@ -38,16 +39,21 @@ class StackSampler {
     // The threads of the process that run Python, all of them.
     void set_thread_states(pid_t pid, const std::vector<std::pair<pid_t, sb_thread_state>>& states);
     // Hands over what was sampled since the last time, for no longer than `limit`: the rest waits.
-    void drain(const std::function<void(const RunningThread&)>& take,
+    void drain(const std::function<void(const ThreadSample&)>& take,
                std::chrono::nanoseconds limit);
-    // Samples for which there was no room.
+    // Samples of threads on a CPU for which there was no room.
     uint64_t lost() const;
     // How often a CPU was sampled again, or for the first time, after it had been offline: nobody
     // knows how many samples that cost. drain() looks for such CPUs every second.
     uint64_t gaps() const;
 
-    // The threads of a process that was added, now.
+    // The threads of a process that was added, each as it is at its turn. Samples of those off the
+    // CPUs are handed over by drain(): of each that stayed off while its stack was copied, and is
+    // not known. kNotFound.
     Result<std::vector<sb_thread>> threads(pid_t pid);
+    // The caller has this thread's stack, which stays what it is as long as the thread is still.
+    void set_known(pid_t pid, pid_t tid, const sb_still& still);
+    void forget(pid_t pid, pid_t tid);
 
   private:
     struct Impl;

@@ -11,7 +11,6 @@
 #include "stacks/gathering.h"
 #include "stacks/snapshot_reader.h"
 #include "stacks/thread_list.h"
-#include "stacks/walk.h"
 
 namespace speedbump::stacks {
 namespace {
@@ -64,8 +63,6 @@ class StackReader::Impl {
 
     Result<void> sample();
     Result<void> look_at_list();
-    std::optional<ThreadStack> read_still(pid_t tid, uint64_t loop_pc);
-    bool holds_gil(pid_t tid) const;
     ThreadStack interpret(pid_t tid, std::span<const sb_python_frame> frames, uint64_t loop_pc);
     bool is_certain(const std::vector<Frame>& frames) { return copied_.is_certain(frames); }
     const sb_python_layout& bpf_layout() const { return layout_; }
@@ -158,25 +155,6 @@ ThreadStack StackReader::Impl::interpret(pid_t tid, std::span<const sb_python_fr
     return copied_.interpret(tid, frames, loop_pc);
 }
 
-std::optional<ThreadStack> StackReader::Impl::read_still(pid_t tid, uint64_t loop_pc) {
-    const auto& threads = list_.threads();
-    const auto thread = std::find_if(threads.begin(), threads.end(),
-                                     [tid](const auto& one) { return one->stack.tid == tid; });
-    if (thread == threads.end()) return std::nullopt;
-    const WalkedFrames walked = walk_frames(*source_, layout_, (*thread)->address);
-    if (walked.fault == SB_PYTHON_FINE) return interpret(tid, walked.frames, loop_pc);
-    ThreadStack broken;
-    broken.tid = tid;
-    broken.fault = walked.fault == SB_PYTHON_DEEP ? StackFault::kCircle : StackFault::kUnreadable;
-    return broken;
-}
-
-bool StackReader::Impl::holds_gil(pid_t tid) const {
-    return std::any_of(list_.threads().begin(), list_.threads().end(), [tid](const auto& one) {
-        return one->stack.tid == tid && one->stack.holds_gil;
-    });
-}
-
 Result<void> StackReader::Impl::look_at_list() {
     stacks.clear();
     if (!list_.threads().empty() && list_.holds(gathering_)) return {};
@@ -237,14 +215,6 @@ Result<void> StackReader::sample() {
 
 Result<void> StackReader::list_threads() {
     return impl_->look_at_list();
-}
-
-std::optional<ThreadStack> StackReader::read_still(pid_t tid, uint64_t loop_pc) {
-    return impl_->read_still(tid, loop_pc);
-}
-
-bool StackReader::holds_gil(pid_t tid) const {
-    return impl_->holds_gil(tid);
 }
 
 ThreadStack StackReader::interpret(pid_t tid, std::span<const sb_python_frame> frames,

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -62,11 +61,6 @@ class StackReader {
     // linking a frame, so that the stack counts only once is_certain() says so.
     ThreadStack interpret(pid_t tid, std::span<const sb_python_frame> frames, uint64_t loop_pc);
     bool is_certain(const std::vector<Frame>& frames);
-    // The same for a thread that certainly does not run meanwhile, read from outside; nothing when
-    // the thread was not listed.
-    std::optional<ThreadStack> read_still(pid_t tid, uint64_t loop_pc);
-    // The thread that holds the lock of its interpreter, when the threads were last listed.
-    bool holds_gil(pid_t tid) const;
     // What a BPF program must know to copy frames: where their fields lie, and the threads with
     // their states, as they were when they were last listed.
     sb_python_layout bpf_layout() const;

@@ -50,15 +50,8 @@ class WalkReader {
     uint64_t near_address_ = 0;
 };
 
-struct WalkedFrames {
-    std::vector<sb_python_frame> frames; // innermost first
-    uint32_t fault = SB_PYTHON_FINE; // SB_PYTHON_UNREADABLE, SB_PYTHON_DEEP: more than kMaxFrames
-};
+// More are taken for a circle.
 inline constexpr size_t kMaxFrames = 1 << 16;
-
-// The frames of the thread with this PyThreadState, which must not run meanwhile: what
-// bpf/stacks.bpf.c does for one that runs.
-WalkedFrames walk_frames(const Source& source, const sb_python_layout& layout, uint64_t state);
 
 // A frame whose bytes are here, as one at address 0.
 struct CopiedFrame {

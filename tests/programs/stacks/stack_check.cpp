@@ -3,11 +3,11 @@
 //
 //   stack_check PID MODE SAMPLES [DIFFERENT]
 //
-// With DIFFERENT samples are taken by BPF of the threads that are on a CPU, as `discover` does, and
+// With DIFFERENT samples are taken by BPF of the threads on a CPU and off, as `discover` does, and
 // more until as many different stacks were seen; else read from outside. Prints a line of JSON:
-// samples, failed (reported as such by the reader), lost (for want of room: this program did not
-// come to read them), waited_ns (for a CPU, by this program), wrong, stacks (how many different
-// ones were seen), seconds, and the first wrong stack.
+// samples, still (of them, of threads off the CPUs), failed (reported as such by the reader), lost
+// (for want of room: this program did not come to read them), waited_ns (for a CPU, by this
+// program), wrong, stacks (how many different ones were seen), seconds, and the first wrong stack.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -130,11 +130,12 @@ class Judge {
         return true;
     }
     size_t different() const { return seen_.size(); }
-    int report(long samples, long failed, long lost, double seconds) const {
+    int report(long samples, long still, long failed, long lost, double seconds) const {
         std::printf(
-            "{\"samples\": %ld, \"failed\": %ld, \"lost\": %ld, \"waited_ns\": %ld, "
+            "{\"samples\": %ld, \"still\": %ld, \"failed\": %ld, \"lost\": %ld, \"waited_ns\": "
+            "%ld, "
             "\"wrong\": %ld, \"stacks\": %zu, \"seconds\": %.2f, \"first_wrong\": \"%s\"}\n",
-            samples, failed, lost, waited_ns(), wrong_, seen_.size(), seconds,
+            samples, still, failed, lost, waited_ns(), wrong_, seen_.size(), seconds,
             first_wrong_.c_str());
         if (std::getenv("STACK_CHECK_SHOW") != nullptr)
             for (const auto& [stack, count] : seen_)
@@ -157,22 +158,24 @@ int fail(const std::string& message) {
 // Takes `wanted` samples, and goes on until `different` stacks were seen.
 int judge_running(pid_t pid, StackReader& reader, std::chrono::microseconds period, long wanted,
                   size_t different, Judge& judge) {
-    using speedbump::stacks::RunningThread;
+    using speedbump::stacks::ThreadSample;
     auto sampler = speedbump::stacks::StackSampler::open(period);
     if (!sampler) return fail(sampler.error().message);
     auto unwinder = speedbump::stacks::NativeUnwinder::open(pid);
     if (!unwinder) return fail(unwinder.error().message);
     const sb_python_layout layout = reader.bpf_layout();
     long samples = 0;
+    long still = 0;
     long failed = 0;
     std::vector<ThreadStack> pending;
     const auto start = std::chrono::steady_clock::now();
-    const std::function<void(const RunningThread&)> take = [&](const RunningThread& running) {
+    const std::function<void(const ThreadSample&)> take = [&](const ThreadSample& sample) {
         ++samples;
-        const auto native = unwinder->unwind(running.head.registers, running.stack);
+        still += sample.head.on_cpu == 0 ? 1 : 0;
+        const auto native = unwinder->unwind(sample.head.registers, sample.stack);
         const ThreadStack stack =
-            reader.interpret(static_cast<pid_t>(running.head.tid), running.frames, native.loop_pc);
-        if (running.head.python_fault != SB_PYTHON_FINE)
+            reader.interpret(static_cast<pid_t>(sample.head.tid), sample.frames, native.loop_pc);
+        if (sample.head.python_fault != SB_PYTHON_FINE)
             ++failed;
         else if (stack.fault == StackFault::kFine && !reader.is_certain(stack.frames))
             pending.push_back(stack);
@@ -193,13 +196,15 @@ int judge_running(pid_t pid, StackReader& reader, std::chrono::microseconds peri
                 return fail(added.error().message);
             is_added = true;
         }
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        if (auto listed = (*sampler)->threads(pid); !listed) return fail(listed.error().message);
         (*sampler)->drain(take, std::chrono::milliseconds(100));
     }
     for (const ThreadStack& stack : pending)
         failed += reader.is_certain(stack.frames) && judge.take(stack) ? 0 : 1;
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    return judge.report(samples, failed, static_cast<long>((*sampler)->lost()), took.count());
+    return judge.report(samples, still, failed, static_cast<long>((*sampler)->lost()),
+                        took.count());
 }
 
 } // namespace
@@ -228,5 +233,5 @@ int main(int argc, char** argv) {
         failed += is_complete ? 0 : 1;
     }
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    return judge.report(samples, failed, 0, took.count());
+    return judge.report(samples, 0, failed, 0, took.count());
 }

@@ -1,9 +1,22 @@
 // SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
 #include "stacks/walk.h"
 
 namespace speedbump::stacks {
 
-WalkedFrames walk_frames(const Source& source, const sb_python_layout& layout, uint64_t state) {
+struct WalkedFrames {
+    std::vector<sb_python_frame> frames; // innermost first
+    uint32_t fault = SB_PYTHON_FINE; // SB_PYTHON_UNREADABLE, SB_PYTHON_DEEP: more than kMaxFrames
+};
+
+// bpf/python_walk.h in C++ and from outside: the frames of the thread with this PyThreadState,
+// which must not run meanwhile.
+inline WalkedFrames walk_frames(const Source& source, const sb_python_layout& layout,
+                                uint64_t state) {
     WalkedFrames walked;
     WalkReader reader(source);
     sb_walk walk{};
