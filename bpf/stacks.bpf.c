@@ -227,7 +227,7 @@ static __always_inline bool sb_holds_gil(struct sb_reader *reader,
 	       is_locked == 1 && holder == state->address;
 }
 
-/* Copies the thread's stacks; how many bytes of the scratch are filled, 0: none. */
+/* Copies the thread's stacks; how many bytes of the scratch are filled. */
 static __always_inline __u32 sb_copy_thread(struct sb_reader *reader, struct task_struct *task,
 					    struct sb_copying *copying,
 					    const struct sb_python_layout *layout,
@@ -236,7 +236,6 @@ static __always_inline __u32 sb_copy_thread(struct sb_reader *reader, struct tas
 	struct sb_stack_sample *sample = &scratch->sample;
 	struct sb_thread_state *state;
 	struct pt_regs *registers = (struct pt_regs *)bpf_task_pt_regs(task);
-	__u32 size;
 
 	sample->holds_gil = 0;
 	sample->pid = copying->pid;
@@ -254,8 +253,7 @@ static __always_inline __u32 sb_copy_thread(struct sb_reader *reader, struct tas
 		sample->holds_gil = sb_holds_gil(reader, state, layout);
 	}
 	sample->python_frames = copying->count;
-	size = sizeof(*sample) + copying->offset;
-	return size <= sizeof(*scratch) ? size : 0;
+	return sizeof(*sample) + copying->offset;
 }
 
 SEC("perf_event")
@@ -272,7 +270,8 @@ int sb_running(void *ctx)
 		return 0;
 	scratch->sample.on_cpu = 1;
 	size = sb_copy_thread(NULL, task, &copying, layout, scratch);
-	if (!size || size > sizeof(*scratch))
+	barrier_var(size); /* Linux 6.1 must see this very value compared */
+	if (size > sizeof(*scratch))
 		return 0;
 	if (bpf_ringbuf_output(&samples, scratch, size, BPF_RB_NO_WAKEUP))
 		__sync_fetch_and_add(&lost_samples, 1);
@@ -315,7 +314,10 @@ static __always_inline void sb_tell_still(struct task_struct *task, const struct
 	scratch->sample.still = before;
 	size = sb_copy_thread(&reader, task, &copying, layout, scratch);
 	now = sb_still_of(task);
-	if (task->on_cpu || now.switches != before.switches || !size || size > sizeof(*scratch))
+	if (task->on_cpu || now.switches != before.switches)
+		return;
+	barrier_var(size);
+	if (size > sizeof(*scratch))
 		return;
 	bpf_ringbuf_output(&samples, scratch, size, BPF_RB_NO_WAKEUP);
 }
