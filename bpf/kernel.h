@@ -87,7 +87,7 @@ struct task_struct {
     __u64 start_boottime;
     char comm[16];
     unsigned int __state;
-    int on_cpu;
+    unsigned int on_cpu; /* int, from 7.2 on u8: libbpf fits loads of what is unsigned here */
     unsigned long nvcsw;
     unsigned long nivcsw;
     struct sched_info sched_info;

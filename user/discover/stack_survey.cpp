@@ -28,9 +28,10 @@ using stacks::Unread;
 using stacks::WholeFrame;
 using std::chrono::nanoseconds;
 
-constexpr int kMaxShare = 3;           // for a unit of time at work at least as many without
+constexpr double kMaxShare = 0.05;     // of a CPU, that looking at the threads may take
 constexpr size_t kMaxPending = 10'000; // of a process
 constexpr auto kLongestDrain = std::chrono::milliseconds(200);
+constexpr auto kDrainAgain = std::chrono::milliseconds(100);
 constexpr auto kListAgain = std::chrono::seconds(1);
 
 struct Whole {
@@ -71,13 +72,13 @@ struct Process {
     std::vector<std::pair<pid_t, sb_thread_state>> states; // that the sampler knows
 };
 
-double own_cpu_seconds() {
+std::chrono::microseconds own_cpu_time() {
     rusage usage{};
     getrusage(RUSAGE_THREAD, &usage);
-    const auto seconds = [](const timeval& time) {
-        return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+    const auto time = [](const timeval& one) {
+        return std::chrono::seconds(one.tv_sec) + std::chrono::microseconds(one.tv_usec);
     };
-    return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+    return time(usage.ru_utime) + time(usage.ru_stime);
 }
 
 class StackSampling {
@@ -90,6 +91,7 @@ class StackSampling {
   private:
     void list_processes();
     bool open_process(pid_t pid);
+    void look_at_all(uint64_t times);
     bool look(Process& process, uint64_t times);
     bool look_without_bpf(Process& process);
     void tell_threads(Process& process);
@@ -371,8 +373,20 @@ void StackSampling::take_still(Process& process, const sb_still& since, Whole st
     sampler_->set_known(process.pid, tid, since);
 }
 
+void StackSampling::look_at_all(uint64_t times) {
+    std::vector<pid_t> gone;
+    for (auto& [pid, process] : processes_)
+        if (!(sampler_ ? look(process, times) : look_without_bpf(process))) gone.push_back(pid);
+    // What they had left before they ended.
+    if (sampler_) sampler_->drain([this](const auto& sample) { take(sample); }, kLongestDrain);
+    for (const pid_t pid : gone) {
+        close(processes_.at(pid));
+        processes_.erase(pid);
+    }
+}
+
 StackSurvey StackSampling::run() {
-    const double cpu_before = own_cpu_seconds();
+    const auto cpu_before = own_cpu_time();
     if (options_.with_native) {
         auto opened = stacks::StackSampler::open(period_);
         if (opened)
@@ -381,48 +395,42 @@ StackSurvey StackSampling::run() {
             result_.notes.push_back("native stacks: " + opened.error().message);
     }
     list_processes();
-    const std::function<void(const stacks::ThreadSample&)> taker =
-        [this](const stacks::ThreadSample& sample) { take(sample); };
     const Clock::time_point start = Clock::now();
     const Clock::time_point end = start + options_.duration;
     result_.from_ns = monotonic_ns();
     uint64_t counted = 0; // periods from the start on
     Clock::time_point next = start;
     Clock::time_point next_list = start + kListAgain;
-    while (next < end && !processes_.empty() && !interrupted_()) {
-        std::this_thread::sleep_until(next);
+    for (bool is_over = false; !is_over;) {
+        std::this_thread::sleep_until(std::min({next, end, Clock::now() + kDrainAgain}));
         const Clock::time_point now = Clock::now();
-        // A late tick stands for all that were left out, and for no other.
-        const uint64_t due = static_cast<uint64_t>((now - start) / period_) + 1;
-        const uint64_t times = due - counted;
-        counted = due;
-        std::vector<pid_t> gone;
-        for (auto& [pid, process] : processes_)
-            if (!(sampler_ ? look(process, times) : look_without_bpf(process))) gone.push_back(pid);
-        if (sampler_) sampler_->drain(taker, kLongestDrain);
-        for (const pid_t pid : gone) {
-            close(processes_.at(pid));
-            processes_.erase(pid);
+        is_over = now >= end || interrupted_();
+        if (now >= next || is_over) {
+            // A late look stands for all periods that were left out, and for no other.
+            const uint64_t due = static_cast<uint64_t>((now - start) / period_) + 1;
+            const auto before = own_cpu_time();
+            if (due > counted) look_at_all(due - counted);
+            counted = due;
+            const auto spent = own_cpu_time() - before;
+            next = std::max(start + static_cast<int64_t>(counted) * period_,
+                            now + std::chrono::duration_cast<nanoseconds>(spent / kMaxShare));
         }
+        if (sampler_) sampler_->drain([this](const auto& sample) { take(sample); }, kLongestDrain);
         if (now > next_list || processes_.empty()) {
             for (auto& [pid, process] : processes_)
                 if (process.reader) count_certain(process);
             list_processes();
             next_list = Clock::now() + kListAgain;
         }
-        const nanoseconds spent = Clock::now() - now;
-        next = std::max(start + static_cast<int64_t>(counted) * period_,
-                        Clock::now() + kMaxShare * spent);
+        is_over = is_over || processes_.empty();
     }
     result_.to_ns = monotonic_ns();
-    if (sampler_) sampler_->drain(taker, kLongestDrain);
     for (auto& [pid, process] : processes_) close(process);
     if (sampler_) result_.profile.add_failed(Unread::kNoRoom, sampler_->lost());
     if (sampler_ && sampler_->gaps() > 0)
         result_.notes.push_back(
             "samples were lost: a CPU went offline or came online while it was to be sampled");
-    const std::chrono::duration<double> took = Clock::now() - start;
-    result_.own_cpu = (own_cpu_seconds() - cpu_before) / took.count();
+    result_.own_cpu = ns(own_cpu_time() - cpu_before) / ns(Clock::now() - start);
     return std::move(result_);
 }
 
