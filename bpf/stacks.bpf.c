@@ -6,6 +6,7 @@
 #include "kernel.h"
 
 #include "abi.h"
+#include "machine.h"
 
 /* Of the current thread: the reader is nobody. */
 #define SB_READ(reader, to, size, address) bpf_probe_read_user(to, size, (void *)(address))
@@ -15,12 +16,6 @@
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 #define SB_PAGE 4096u
-#define SB_XOL_SLOT 128u /* bytes (kernel/events/uprobes.c: UPROBE_XOL_SLOT_BYTES) */
-#if defined(__TARGET_ARCH_arm64)
-#define SB_IP 32 /* which of the registers is the instruction pointer */
-#else
-#define SB_IP 16
-#endif
 
 __u32 loader_level;    /* depth of the loader's PID namespace; the iterator finds out */
 __u64 lost_samples;    /* for which there was no room */
