@@ -67,7 +67,8 @@ Kernel kernel_does(uint32_t word) {
         return Kernel::kRejects;
     }
     if (is(0x3b000000, 0x18000000)) return Kernel::kRejects; // literals; wrong, of vectors
-    if (is(0x3f000000, 0x08000000)) return Kernel::kRejects; // exclusive, and what shares its bits
+    if (is(0x3f800000, 0x08000000)) return Kernel::kRejects; // exclusive
+    if (is(0x3b200c00, 0x19000400)) return Kernel::kRejects; // copies of memory
     return Kernel::kSteps;
 }
 
@@ -130,7 +131,8 @@ TEST(ProbeSiteAarch64, EntriesThatCompilersEmit) {
         {0xb9400000, "ldr"},  {0xf9400c01, "ldr"},  {0x0b000020, "add"},  {0x8b010000, "add"},
         {0xd53bd041, "mrs"},  {0x2f00e400, "movi"}, {0x4e010c20, "dup"},  {0xf81f0ffe, "str"},
         {0x7100041f, "subs"}, {0x1e604000, "fmov"}, {0x6dbc2feb, "stp"},  {0x92401c00, "and"},
-        {0x12001c00, "and"},  {0x3c9f0fe0, "str"},  {0xd37ef400, "ubfm"}, {0x9b017c00, "madd"}};
+        {0x12001c00, "and"},  {0x3c9f0fe0, "str"},  {0xd37ef400, "ubfm"}, {0x88dffc20, "ldar"},
+        {0x9b017c00, "madd"}};
     for (const auto& one : steps) {
         const SiteVerdict verdict = judge(one.word);
         EXPECT_TRUE(verdict.allowed) << std::hex << one.word << " " << verdict.reason;
@@ -157,7 +159,8 @@ TEST(ProbeSiteAarch64, WhatIsNotAllowedSaysWhy) {
         {0xd8000001, "beside it"},             // prfm
         {0x885f7c00, "exclusive"},             // ldxr
         {0xc8007c01, "exclusive"},             // stxr
-        {0x88dffc00, "exclusive"},             // ldar: the kernel takes it for one
+        {0x48207c82, "exclusive"},             // casp
+        {0x88a07c41, "not on the list"},       // cas
         {0xd503203f, "system instruction"},    // yield
         {0xd50323bf, "system instruction"},    // autiasp
         {0xd5033fdf, "system instruction"},    // isb

@@ -168,6 +168,9 @@ constexpr Form kForms[] = {
     {0x3fe04c00, 0x3c604800, "ldr", Way::kStep},
     {0xffe04c00, 0x3ca04800, "str", Way::kStep},
     {0xffe04c00, 0x3ce04800, "ldr", Way::kStep},
+    // Ordered ones.
+    {0x3ffffc00, 0x089ffc00, "stlr", Way::kStep},
+    {0x3ffffc00, 0x08dffc00, "ldar", Way::kStep},
     // Floating point, single and double.
     {0xfffffc00, 0x1e260000, "fmov", Way::kStep},
     {0xfffffc00, 0x1e270000, "fmov", Way::kStep},
@@ -215,7 +218,7 @@ constexpr Danger kDangers[] = {
     {0xfffffc1f, 0xd63f0000, "blr", kGuardedStack},
     {0xfffffc1f, 0xd65f0000, "ret", kGuardedStack},
     {0x3b000000, 0x18000000, "ldr", kLiteral},
-    {0x3f000000, 0x08000000, "ldxr/stxr", kExclusive},
+    {0x3f800000, 0x08000000, "ldxr/stxr", kExclusive},
     {0xff000000, 0xd5000000, "msr/mrs/hint",
      "is a system instruction that the kernel may not step"},
     {0xff000000, 0xd4000000, "svc", "is an exception"},
