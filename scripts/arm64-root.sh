@@ -30,7 +30,7 @@ mkdir -p "$cache" build
 link() { ln -sfnT "$place" build/arm64-root; }
 exec 9>"$place.lock"
 flock 9 # another tree may be making it
-if [ -e "$place/usr/include/bpf/libbpf.h" ]; then
+if [ -e "$place/newer/linux/bpf.h" ]; then
     link
     exit 0
 fi
@@ -43,7 +43,7 @@ trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/lists/partial" "$work/archives/partial" "$work/root/usr/lib" "$work/root/usr/bin"
 : >"$work/status"
 cat >"$work/preferences" <<END
-Package: ${versioned[*]}
+Package: ${versioned[*]} linux-libc-dev
 Pin: release n=$VERSION_CODENAME-backports
 Pin-Priority: 990
 END
@@ -68,6 +68,10 @@ find "$work/root" -type l -lname '/*' -print0 | while IFS= read -r -d '' name; d
     target=$work/root$(readlink "$name")
     ln -sfnr "$target" "$name"
 done
+# The compiler has kernel headers of its own, those of the release, and looks there first. This one
+# must be as new as libbpf: the toolchain file puts it in front.
+mkdir -p "$work/root/newer/linux"
+ln -s ../../usr/include/linux/bpf.h "$work/root/newer/linux/bpf.h"
 chmod 755 "$work/root"
 rm -rf "$place"
 mv "$work/root" "$place"
