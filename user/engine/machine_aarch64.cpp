@@ -21,17 +21,15 @@ const char* nop_kind_name() {
 
 void add_machine_checks(std::vector<Check>& checks, const Features&) {
     const auto add = [&checks](const char* name, Check::State state, const char* detail) {
-        checks.push_back({name, state, detail, "x86-64"});
+        checks.push_back({name, state, detail, ""});
     };
-    add("aarch64", Check::State::kUnknown,
-        "built for it, but not tried on an arm64 kernel yet: no delay has been measured");
-    add("probe sites of aarch64", Check::State::kDegraded,
-        "the entry only: functions that begin with what is not on its list are skipped");
-    add("attaching to Python", Check::State::kBad,
-        "not done on aarch64 but for Python 3.14 and later, which load the core themselves");
-    add("native stacks", Check::State::kBad, "not done on aarch64: discover has Python's alone");
-    add("latency and device progress", Check::State::kBad,
-        "not done on aarch64: the ways out of functions are not known");
+    using State = Check::State;
+    add("aarch64", State::kUnknown, "built for it, but never tried on an arm64 kernel");
+    add("probe sites", State::kDegraded,
+        "entries only: a function that begins with what is not on the list is skipped");
+    add("Python functions", State::kBad, "processes are not entered on aarch64 yet");
+    add("native stacks", State::kBad, "not read on aarch64 yet");
+    add("timed functions", State::kBad, "their ways out, and devices', are not known on aarch64");
 }
 
 } // namespace speedbump::engine
