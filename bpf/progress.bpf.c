@@ -6,6 +6,7 @@
 #define __VMLINUX_H__ /* bpf_tracing.h: the registers have the kernel's names */
 #include "kernel.h"
 
+#include "machine.h"
 #include "members.bpf.h"
 #include "probe_sets.bpf.h"
 #include "progress.h"
@@ -109,49 +110,6 @@ static __always_inline __u32 sb_latency_bucket(__u64 ns)
 	return (power << 4) + (__u32)ns;
 }
 
-#ifdef bpf_target_x86
-
-/* Words of struct pt_regs */
-#define SB_R14 1
-#define SB_IP 16
-#define SB_FLAGS 18
-#define SB_SP 19
-
-/* Whether a jump on this condition is taken. */
-static __always_inline bool sb_is_taken(__u8 condition, __u64 flags)
-{
-	bool carry = flags & 0x1, parity = flags & 0x4, zero = flags & 0x40;
-	bool less = !(flags & 0x80) != !(flags & 0x800);
-	bool holds;
-
-	switch (condition >> 1) {
-	case 0:
-		holds = flags & 0x800;
-		break;
-	case 1:
-		holds = carry;
-		break;
-	case 2:
-		holds = zero;
-		break;
-	case 3:
-		holds = carry || zero;
-		break;
-	case 4:
-		holds = flags & 0x80;
-		break;
-	case 5:
-		holds = parity;
-		break;
-	case 6:
-		holds = less;
-		break;
-	default:
-		holds = less || zero;
-	}
-	return holds != (condition & 1);
-}
-
 static __always_inline __u64 sb_register(const __u64 *registers, __u8 number)
 {
 	return number < SB_REGISTERS ? registers[number] : 0;
@@ -187,8 +145,8 @@ static __always_inline bool sb_call_at(const struct sb_progress_site *site,
 	if (site->is_go) {
 		__u64 end;
 
-		/* struct g begins with the bounds of its stack, and lies in R14 (ABIInternal) */
-		call->stack = registers[SB_R14];
+		/* struct g begins with the bounds of its stack, and lies in a register (ABIInternal) */
+		call->stack = registers[SB_GOROUTINE];
 		if (bpf_probe_read_user(&end, sizeof(end), (void *)(call->stack + 8))) {
 			__sync_fetch_and_add(&lost_calls, 1);
 			return false;
@@ -344,16 +302,6 @@ static __always_inline void sb_at_device_site(void *ctx, const struct sb_progres
 	if ((site->actions & SB_PROGRESS_DEVICE_ENDS) && sb_is_end(site, registers))
 		sb_device_ends(&call, now);
 }
-
-#else
-static __always_inline void sb_time(void *ctx, const struct sb_progress_site *site)
-{
-}
-
-static __always_inline void sb_at_device_site(void *ctx, const struct sb_progress_site *site)
-{
-}
-#endif
 
 static __always_inline int sb_at_site(void *ctx)
 {

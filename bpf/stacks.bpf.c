@@ -7,6 +7,7 @@
 #include "kernel.h"
 
 #include "abi.h"
+#include "machine.h"
 
 /* Memory of a thread off the CPUs that is read next; each piece costs a walk of page tables. */
 struct sb_near {
@@ -51,12 +52,6 @@ static __always_inline void sb_ahead(struct sb_reader *reader, __u64 address, __
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 #define SB_PAGE 4096u
-#define SB_XOL_SLOT 128u /* bytes (kernel/events/uprobes.c: UPROBE_XOL_SLOT_BYTES) */
-#if defined(__TARGET_ARCH_arm64)
-#define SB_IP 32 /* which of the registers is the instruction pointer */
-#else
-#define SB_IP 16
-#endif
 
 const volatile __u32 still_scratch; /* which of the scratches is the iterator's; set by the loader */
 __u32 loader_level; /* depth of the loader's PID namespace; the iterator finds out */

@@ -13,7 +13,7 @@
  * skip them, 41 90 for a nop, count a repeated string instruction once for each iteration, let pushf
  * show the trap flag, and turn what does nothing in 5 bytes into a call over what lies below the
  * stack pointer. So what is not listed here is refused: the forms of legacy encoding that compilers
- * emit and every kernel gets right. The loader has the same list (user/elf/probe_site.cpp).
+ * emit and every kernel gets right. The loader has the same list (user/elf/probe_site_x86_64.cpp).
  */
 
 /* Prefixes that an instruction of a rule may have; RULE_NONE: it may have none of 66, f2, f3. */

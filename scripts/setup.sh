@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: MIT
 # Installs the packages of the distribution that speedbump needs and this host lacks.
 #
-#   scripts/setup.sh [GROUP...]     GROUP: build check test demo bench package vm all; default: build test
+#   scripts/setup.sh [GROUP...]     GROUP: build check test demo bench package vm aarch64 all; default: build test
 #
 # For Debian 12 and 13 and Ubuntu 24.04, as root or with sudo. Does nothing when nothing is missing.
-# The group test also makes the root with the newest Pythons (sid-root.sh).
+# The group test also makes the root with the newest Pythons (sid-root.sh), aarch64 the one with the
+# arm64 libraries (arm64-root.sh); all is all but aarch64.
 # Services that the packages bring (redis, nginx) are not started.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -63,7 +64,10 @@ packages_of() {
         echo qemu-system-x86 busybox-static cpio kmod make gcc bc flex bison libssl-dev \
             libelf-dev debootstrap dkms sparse
         ;;
-    *) die "unknown group '$1': build check test demo bench package vm all" ;;
+    aarch64) # on x86-64, besides build and check: cmake --preset aarch64
+        echo g++-aarch64-linux-gnu binutils-aarch64-linux-gnu qemu-user-static
+        ;;
+    *) die "unknown group '$1': build check test demo bench package vm aarch64 all" ;;
     esac
 }
 
@@ -197,6 +201,10 @@ link_bpftool() {
 
 # What is needed besides packages.
 finish() {
+    case " ${groups[*]} " in *" aarch64 "*)
+        scripts/arm64-root.sh || die "no arm64 libraries to build with"
+        ;;
+    esac
     case " ${groups[*]} " in *" build "*) link_bpftool ;; esac
     case " ${groups[*]} " in
     *" test "*)

@@ -19,20 +19,7 @@
 
 #include <cstdint>
 
-#if defined(__x86_64__)
-#define SB_OLDEST "GLIBC_2.2.5"
-#define SB_OLDEST_CANCEL "GLIBC_2.3.3"
-#define SB_JUMP(symbol) "jmp *" symbol "@GOTPCREL(%rip)\n"
-#elif defined(__aarch64__)
-#define SB_OLDEST "GLIBC_2.17"
-#define SB_OLDEST_CANCEL SB_OLDEST
-#define SB_JUMP(symbol)                \
-    "adrp x16, :got:" symbol           \
-    "\n"                               \
-    "ldr x16, [x16, :got_lo12:" symbol \
-    "]\n"                              \
-    "br x16\n"
-#endif
+#include "old_glibc.h"
 
 // A hidden function NAME that jumps to `symbol`, in a section of its own, so that it goes when
 // nobody calls it.

@@ -14,11 +14,11 @@ NO_FUNCTIONS = "if for while switch else do struct class enum namespace".split()
 
 # What is longer, and why it still is. What is short again must go from here.
 LONG_FILES = {
-    "user/inject/payload.cpp": "what runs in targets: one section, compiled in its own way",
+    "user/inject/payload_x86_64.cpp": "what runs in targets: one section, compiled in its own way",
 }
 LONG_FUNCTIONS = {
     ("user/inject/needed_calls.cpp", "needed_calls"): "a table",
-    ("user/inject/payload.cpp", "speedbump_payload_work"): "runs in the target: calls nothing",
+    ("user/inject/payload_x86_64.cpp", "speedbump_payload_work"): "runs in the target: calls nothing",
 }
 
 # (pattern, the files that may have it, what it is)

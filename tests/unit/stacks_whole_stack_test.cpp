@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/uio.h>
-#include <ucontext.h>
-#include <unistd.h>
-
-#include <array>
-#include <cstring>
 
 #include "stack_image.h"
 #include "stacks/profile.h"
@@ -144,77 +138,6 @@ TEST(Profile, CountsBothWorlds) {
     EXPECT_THAT(collapsed.rbegin()->first,
                 HasSubstr(";sqlite3_step (libfoo.so.1);render (app.py:3);[libc.so.6]"));
 }
-
-#if defined(__x86_64__)
-std::array<__u64, SB_REGISTERS> registers_of(const ucontext_t& context) {
-    const greg_t* g = context.uc_mcontext.gregs;
-    const std::array<int, 20> order = {REG_R15, REG_R14, REG_R13,    REG_R12, REG_RBP,
-                                       REG_RBX, REG_R11, REG_R10,    REG_R9,  REG_R8,
-                                       REG_RAX, REG_RCX, REG_RDX,    REG_RSI, REG_RDI,
-                                       REG_RAX, REG_RIP, REG_CSGSFS, REG_EFL, REG_RSP};
-    std::array<__u64, SB_REGISTERS> words{};
-    for (size_t i = 0; i < order.size(); ++i) words[i] = static_cast<__u64>(g[order[i]]);
-    return words;
-}
-
-extern "C" __attribute__((noinline)) void sb_test_inner(NativeUnwinder& unwinder,
-                                                        std::vector<std::string>& names) {
-    ucontext_t context;
-    getcontext(&context);
-    const auto words = registers_of(context);
-    const auto low = NativeUnwinder::stack_pointer(words);
-    const char* stack = reinterpret_cast<const char*>(low); // NOLINT: our own
-    std::vector<char> bytes(16384);
-    // Not memcpy: it would mind what the sanitizers put between the variables.
-    process_vm_readv(getpid(), std::array{iovec{bytes.data(), bytes.size()}}.data(), 1,
-                     std::array{iovec{const_cast<char*>(stack), bytes.size()}}.data(), 1, 0);
-    for (const NativeStack::Frame& frame : unwinder.unwind(words, bytes).frames)
-        names.push_back(frame.function->name);
-}
-
-extern "C" __attribute__((noinline)) void sb_test_outer(NativeUnwinder& unwinder,
-                                                        std::vector<std::string>& names) {
-    sb_test_inner(unwinder, names);
-    names.emplace_back("end");
-}
-
-TEST(NativeUnwinder, FindsTheCallersOfAThread) {
-    auto unwinder = NativeUnwinder::open(getpid());
-    ASSERT_TRUE(unwinder) << unwinder.error().message;
-    std::vector<std::string> names;
-    sb_test_outer(*unwinder, names);
-    ASSERT_GT(names.size(), 3U);
-    EXPECT_EQ(names[0], "sb_test_inner");
-    EXPECT_EQ(names[1], "sb_test_outer");
-    EXPECT_THAT(names[2], HasSubstr("FindsTheCallersOfAThread"));
-}
-
-TEST(NativeUnwinder, SurvivesAnyRegistersAndStack) {
-    auto unwinder = NativeUnwinder::open(getpid());
-    ASSERT_TRUE(unwinder) << unwinder.error().message;
-    uint64_t random = 1;
-    for (int round = 0; round < 2000; ++round) {
-        std::array<__u64, SB_REGISTERS> words{};
-        std::vector<char> stack(512);
-        auto next = [&random] {
-            return random = random * 6364136223846793005 + 1442695040888963407;
-        };
-        for (__u64& word : words) word = next();
-        // An instruction of ours, so that there is a rule to follow.
-        words[16] = reinterpret_cast<uint64_t>(&sb_test_inner) + next() % 64; // NOLINT
-        for (char& byte : stack) byte = static_cast<char>(next() >> 32);
-        EXPECT_LT(unwinder->unwind(words, stack).frames.size(), 5000U);
-        EXPECT_LT(unwinder->unwind(words, {}).frames.size(), 5000U);
-    }
-    EXPECT_TRUE(unwinder->unwind({}, {}).frames.empty());
-}
-
-TEST(NativeUnwinder, NoSuchProcess) {
-    const auto unwinder = NativeUnwinder::open(0x7ffffff0);
-    ASSERT_FALSE(unwinder);
-    EXPECT_EQ(unwinder.error().kind, ErrorKind::kNotFound);
-}
-#endif
 
 class EachVersion : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Inspect, EachVersion, testing::Values(10, 11, 12, 14));

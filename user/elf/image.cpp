@@ -9,22 +9,10 @@
 #include <bit>
 #include <cstring>
 
+#include "elf/machine.h"
+
 namespace speedbump::elf {
 namespace {
-
-#if defined(__x86_64__)
-constexpr uint16_t kMachine = EM_X86_64;
-#elif defined(__aarch64__)
-constexpr uint16_t kMachine = EM_AARCH64;
-#elif defined(__riscv)
-constexpr uint16_t kMachine = EM_RISCV;
-#elif defined(__s390x__)
-constexpr uint16_t kMachine = EM_S390;
-#elif defined(__powerpc64__)
-constexpr uint16_t kMachine = EM_PPC64;
-#else
-#error "which e_machine has this processor?"
-#endif
 
 constexpr unsigned char kByteOrder =
     std::endian::native == std::endian::little ? ELFDATA2LSB : ELFDATA2MSB;

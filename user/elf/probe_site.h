@@ -7,10 +7,10 @@
 
 namespace speedbump::elf {
 
-// How the kernel gets past the probed instruction (arch/x86/kernel/uprobes.c); decides what a hit
+// How the kernel gets past the probed instruction (probe_site_MACHINE.cpp); decides what a hit
 // costs. The order is the order of cost. Numbers are part of the BPF ABI (bpf/abi.h).
 enum class SiteKind : uint8_t {
-    kOptimizedNop = 0, // 5-byte nop that the kernel rewrites into a call (Linux 6.18, x86-64)
+    kOptimizedNop = 0, // 5-byte nop that Linux 6.18 rewrites into a call; on aarch64 every nop
     kEmulated = 1,     // nop, push %reg, relative jmp, jcc, call
     kSingleStep = 2,   // executed out of line, with a trap after it
 };
@@ -38,7 +38,7 @@ struct SiteVerdict {
 // Whether a probe on this instruction changes time and nothing else, on every kernel from 6.1 on:
 // a list of decoded forms, of which each is known to be executed right (docs/probe-sites.md).
 // `code` begins with the instruction and may go on after it; `address` is where the file says it
-// is loaded, relocation aside. On aarch64 everything is allowed: the kernel refuses by itself.
+// is loaded, relocation aside. By machine: probe_site_MACHINE.cpp.
 SiteVerdict judge_site(std::basic_string_view<unsigned char> code, uint64_t address,
                        const SiteOptions& options, SitePosition position);
 

@@ -3,20 +3,14 @@
 
 #include <cstring>
 
+#include "elf/machine.h"
+
 namespace speedbump::elf {
 namespace {
 
 constexpr uint64_t kMaxRelocationBytes = 256u << 20;
 constexpr uint64_t kMaxRelocations = 32u << 20;
 constexpr uint64_t kRelocatedBlock = 4096;
-
-#if defined(__x86_64__)
-constexpr uint32_t kRelativeType = R_X86_64_RELATIVE;
-#elif defined(__aarch64__)
-constexpr uint32_t kRelativeType = R_AARCH64_RELATIVE;
-#else
-constexpr uint32_t kRelativeType = 0;
-#endif
 
 // Takes tables of relocations apart.
 class Relocations {

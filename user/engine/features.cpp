@@ -23,6 +23,7 @@
 #include "engine/bpf/bpf_engine.h"
 #include "engine/kmod/kmod_engine.h"
 #include "engine/libbpf.h"
+#include "engine/machine.h"
 #include "engine/mapping_watch.h"
 #include "engine/quiet_libbpf.h"
 #include "engine/sites.h"
@@ -67,48 +68,6 @@ Skeleton load_programs(Features& features) {
     return multi;
 }
 
-// What a forked child answers; false where there is none to be had, or it was killed.
-template <typename Question>
-bool ask_child(Question question) {
-    const pid_t child = fork();
-    if (child < 0) return false;
-    if (child == 0) {
-        prctl(PR_SET_DUMPABLE, 0); // killed for its question, it leaves no core file
-        _exit(question() ? 0 : 1);
-    }
-    int status = 0;
-    while (waitpid(child, &status, 0) < 0)
-        if (errno != EINTR) return false;
-    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
-// Whether a forked child can make the call that a nop has become. The kernel's trampoline is mapped
-// VM_DONTCOPY (create_uprobe_trampoline), the page with the call is copied: on 6.18 the child calls
-// what is not there.
-bool child_reaches_call(const volatile unsigned char* code) {
-    return ask_child([code] {
-        int32_t distance = 0;
-        for (int i = 0; i < 4; ++i) distance |= static_cast<int32_t>(code[1 + i]) << (8 * i);
-        const uintptr_t target = reinterpret_cast<uintptr_t>(code) + 5 + distance;
-        unsigned char present = 0;
-        const bool mapped =
-            mincore(reinterpret_cast<void*>(target & ~uintptr_t{4095}), 4096, &present) == 0;
-        return code[0] != 0xe8 || mapped;
-    });
-}
-
-// Whether this kernel turns no nop into a call, for where that can't be tried: those that do have
-// the system call by which their trampoline tells of a hit. A seccomp filter can't hide it from us,
-// since it passes all of them.
-bool has_no_trampoline() {
-#if defined(__x86_64__)
-    constexpr long kUprobe = 336; // an error, or SIGILL, for whoever is not the trampoline
-    return ask_child([] { return syscall(kUprobe) == -1 && errno == ENOSYS; });
-#else
-    return true;
-#endif
-}
-
 // How the kernel's uprobe_multi really behaves, seen on functions of this program.
 void try_uprobe_multi(Features& features, Skeleton skeleton) {
     const auto sites = feature_sites();
@@ -129,7 +88,7 @@ void try_uprobe_multi(Features& features, Skeleton skeleton) {
     const auto nop = sites[static_cast<size_t>(elf::SiteKind::kOptimizedNop)].function;
     for (int i = 0; i < 10; ++i) nop();
     const auto* code = reinterpret_cast<const volatile unsigned char*>(nop);
-    features.nop5_optimized = code[0] == 0xe8;
+    features.nop5_optimized = has_become_call(code);
     features.nop5_is_safe = !features.nop5_optimized || child_reaches_call(code);
     features.cleanup = std::async(std::launch::async, [skeleton = std::move(skeleton),
                                                        link = std::move(link)]() mutable {
@@ -287,10 +246,7 @@ std::vector<Check> check_host(const Features& features) {
             ? "processes outside the tree pay nothing"
             : "other processes that map the same file pay for the breakpoint, without the delay",
         "Linux 6.10 or newer");
-    add("optimised nop probes", features.nop5_optimized, State::kDegraded,
-        features.nop5_optimized ? "functions that begin with a 5-byte nop cost least"
-                                : "functions that begin with a 5-byte nop are single-stepped",
-        "Linux 6.18 or newer on x86-64");
+    add_machine_checks(checks, features);
     add("mapping records", features.mmap_events, State::kBad,
         features.mmap_events ? "libraries mapped later are picked up at once"
                              : "libraries mapped later would go unseen",

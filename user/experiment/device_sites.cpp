@@ -5,6 +5,7 @@
 
 #include "elf/exits.h"
 #include "elf/placement.h"
+#include "experiment/machine.h"
 #include "experiment/progress_sites.h"
 #include "targets/parser.h"
 #include "util/text.h"
@@ -13,28 +14,25 @@ namespace speedbump::experiment {
 
 namespace {
 
-constexpr unsigned kInRegisters = 6; // of the arguments, on x86-64
-// By the order of arguments: their numbers in machine code, and as words of struct pt_regs.
-constexpr uint8_t kArguments[kInRegisters] = {7, 6, 2, 1, 8, 9};
-constexpr uint8_t kWords[kInRegisters] = {14, 13, 12, 11, 9, 8};
 constexpr unsigned kMaxTailCalls = 16;
 
 // Of which a function has none: nothing is read.
 sb_argument argument_of(const DeviceArgument& argument) {
     sb_argument where{SB_NO_REGISTER, 0, 0, argument.within.value_or(SB_NOT_WITHIN)};
     if (argument.number == 0) return where;
-    if (argument.number <= kInRegisters)
-        where.number = kWords[argument.number - 1];
+    const auto registers = argument_registers();
+    if (argument.number <= registers.size())
+        where.number = word_of(registers[argument.number - 1]);
     else
-        where.on_stack = static_cast<uint16_t>(8 * (argument.number - kInRegisters));
+        where.on_stack = static_cast<uint16_t>(8 * (argument.number - registers.size()));
     return where;
 }
 
 std::vector<uint8_t> registers_of(const DeviceFunction& function) {
     std::vector<uint8_t> registers;
     for (const DeviceArgument* argument : {&function.queue, &function.event})
-        if (argument->number >= 1 && argument->number <= kInRegisters)
-            registers.push_back(kArguments[argument->number - 1]);
+        if (argument->number >= 1 && argument->number <= argument_registers().size())
+            registers.push_back(argument_registers()[argument->number - 1]);
     return registers;
 }
 

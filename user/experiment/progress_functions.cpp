@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "elf/exits.h"
+#include "experiment/machine.h"
 #include "experiment/progress_sites.h"
 #include "util/text.h"
 
@@ -7,12 +8,6 @@ namespace speedbump::experiment {
 
 namespace {
 
-// The word of struct pt_regs that holds a register of this number in machine code.
-uint8_t word_of(uint8_t number) {
-    constexpr uint8_t kWords[] = {10, 11, 12, 5, 19, 4, 13, 14, 9, 8, 7, 6, 3, 2, 1, 0};
-    return number < sizeof(kWords) ? kWords[number] : SB_NO_REGISTER;
-}
-constexpr uint8_t kIpWord = 16;
 static_assert(elf::kMaxCodeParts <= SB_CODE_PARTS);
 
 sb_progress_site site_of(const elf::Exit& exit, const elf::WaysOut& ways) {

@@ -8,6 +8,7 @@
 #include "engine/features.h"
 #include "engine/libbpf.h"
 #include "engine/quiet_libbpf.h"
+#include "experiment/machine.h"
 #include "experiment/progress_programs.h"
 #include "syscall.skel.h"
 #include "util/clock.h"
@@ -18,11 +19,7 @@ namespace {
 
 // The kernel's function of a system call. Some have another name since there was an older one.
 std::string function_of(const std::string& name) {
-#if defined(__aarch64__)
-    const std::string prefix = "__arm64_sys_";
-#else
-    const std::string prefix = "__x64_sys_";
-#endif
+    const std::string prefix = kSystemCallPrefix;
     for (const char* renewed : {"stat", "lstat", "fstat", "uname"})
         if (name == renewed) return prefix + "new" + name;
     return prefix + name;

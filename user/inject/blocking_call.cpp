@@ -13,6 +13,7 @@
 #include <array>
 #include <string_view>
 
+#include "inject/machine.h"
 #include "util/fd.h"
 
 namespace speedbump::inject {
@@ -73,22 +74,18 @@ Interruption judge_interruption(int pid_fd, const BlockedCall& call) {
     const auto receives = [&](uint64_t flags) {
         return harmless_if((flags & MSG_WAITALL) == 0 && reads_at_once(descriptor().get()));
     };
-    switch (call.number) {
-        case SYS_poll:
+    switch (common_call(call.number)) {
         case SYS_ppoll:
-        case SYS_select:
         case SYS_pselect6:
         case SYS_nanosleep:
         case SYS_clock_nanosleep:
         case SYS_wait4:
         case SYS_waitid:
-        case SYS_pause:
         // A sleep, poll or futex with a time-out that goes on after an earlier stop.
         case SYS_restart_syscall:
             return Interruption::kHarmless;
         case SYS_futex: // a plain FUTEX_WAIT is one of glibc's own locks
             return harmless_if((call.arguments[1] & FUTEX_CMD_MASK) == FUTEX_WAIT_BITSET);
-        case SYS_epoll_wait:
         case SYS_epoll_pwait:
             return static_cast<int32_t>(call.arguments[3]) > 0 ? Interruption::kRelativeTime
                                                                : Interruption::kHarmless;
@@ -110,7 +107,7 @@ Interruption judge_interruption(int pid_fd, const BlockedCall& call) {
 }
 
 bool may_be_issued_again(long number) {
-    return number == SYS_epoll_wait || number == SYS_epoll_pwait || number == SYS_epoll_pwait2;
+    return common_call(number) == SYS_epoll_pwait || number == SYS_epoll_pwait2;
 }
 
 } // namespace speedbump::inject

@@ -27,7 +27,8 @@ namespace speedbump::inject {
 
 inline constexpr uint64_t kAllSignals = ~uint64_t{0};
 
-// What fire.cpp, which knows the process, and borrow.cpp, which takes one of its threads, share.
+// What fire_x86_64.cpp, which knows the process, and borrow_x86_64.cpp, which takes one of its
+// threads, share.
 struct Fire::Plan {
     pid_t pid = 0;
     process::RemoteMemory memory{0};

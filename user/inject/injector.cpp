@@ -23,6 +23,7 @@
 #include "inject/debugger_mailbox.h"
 #include "inject/debugger_support.h"
 #include "inject/fire.h"
+#include "inject/machine.h"
 #include "inject/payload.h"
 #include "inject/process_state.h"
 #include "inject/target_files.h"
@@ -384,6 +385,7 @@ Result<Injection> inject_once(pid_t pid, const InjectOptions& options, Clock::ti
 } // namespace
 
 Result<Injection> inject(pid_t pid, const InjectOptions& options) {
+    if (auto can = can_borrow(pid); !can) return std::move(can).error();
     Clock::time_point begin = Clock::now();
     Clock::time_point deadline = begin + options.safe_point_timeout;
     for (;;) {

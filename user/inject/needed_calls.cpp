@@ -9,18 +9,19 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
+#include "inject/machine.h"
 #include "inject/payload.h"
 #include "inject/seccomp_filter.h"
 
 namespace speedbump::inject {
 
 // How it is known: recorded with the raw_syscalls tracepoints, for each Python and its way of
-// hooking, and read from the sources of what runs there: payload.cpp, pyext/src, CPython's locks,
-// and of glibc 2.17 to 2.42 pthread_create(), pthread_getattr_np(), malloc() and dlopen(). What a
-// version or a setting of these (GLIBC_TUNABLES) does another way is listed too, as long as a
-// refusal for it would not meet programs that never make the call: what glibc does without goes by
-// `kMayFail`. tests/runtime/inject (ExactlyTheNeededCalls) fails when one is missing: it attaches
-// to programs that would be killed for any call that is not here.
+// hooking, and read from the sources of what runs there: payload_x86_64.cpp, pyext/src, CPython's
+// locks, and of glibc 2.17 to 2.42 pthread_create(), pthread_getattr_np(), malloc() and dlopen().
+// What a version or a setting of these (GLIBC_TUNABLES) does another way is listed too, as long as
+// a refusal for it would not meet programs that never make the call: what glibc does without goes
+// by `kMayFail`. tests/runtime/inject (ExactlyTheNeededCalls) fails when one is missing: it
+// attaches to programs that would be killed for any call that is not here.
 const std::vector<NeededCall>& needed_calls() {
     constexpr uint64_t kPrivate = MAP_PRIVATE | MAP_ANONYMOUS;
     constexpr uint64_t kData = PROT_READ | PROT_WRITE;
@@ -34,7 +35,7 @@ const std::vector<NeededCall>& needed_calls() {
     constexpr uint64_t kNameMemory = 0x53564d41; // PR_SET_VMA
     constexpr bool kMayFail = true;
     static const std::vector<NeededCall> calls = {
-        // The borrowed thread (payload.cpp), and pthread_create() on it.
+        // The borrowed thread (payload_x86_64.cpp), and pthread_create() on it.
         {"rt_sigprocmask", SYS_rt_sigprocmask, {SIG_SETMASK}},
         {"rt_sigreturn", SYS_rt_sigreturn, {}},
         {"mmap", SYS_mmap, {0, kRegionSize, kData, kPrivate | MAP_FIXED_NOREPLACE, kNoFile}},
@@ -93,7 +94,7 @@ const std::vector<NeededCall>& needed_calls() {
         {"fcntl for the table's seals", SYS_fcntl, {0, F_GET_SEALS}},
         {"mmap of the table", SYS_mmap, {0, 4096, kData, MAP_SHARED}},
         {"mmap of the table's settings", SYS_mmap, {0, 4096, PROT_READ, MAP_SHARED}},
-        {"poll", SYS_poll, {}},
+        {kPollName, kPollCall, {}},
         {"recvmsg", SYS_recvmsg, {0, 0, MSG_CMSG_CLOEXEC}},
         {"recvfrom", SYS_recvfrom, {}},
         {"sendto", SYS_sendto, {0, 0, 0, MSG_NOSIGNAL}},

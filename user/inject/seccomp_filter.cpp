@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT
 #include "inject/seccomp_filter.h"
 
-#include <linux/audit.h>
 #include <sys/syscall.h>
 
 #include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+
+#include "inject/machine.h"
 
 namespace speedbump::inject {
 namespace {
@@ -203,7 +204,7 @@ std::optional<std::string> find_forbidden(const std::vector<Filter>& filters) {
     for (const NeededCall& needed : needed_calls()) {
         seccomp_data call{};
         call.nr = needed.number;
-        call.arch = AUDIT_ARCH_X86_64;
+        call.arch = kAuditArchitecture;
         for (size_t i = 0; i < 6; ++i) call.args[i] = needed.arguments[i];
         const std::optional<uint32_t> answer = run_filters(filters, call);
         if (!answer) return std::string(needed.name) + " (the filter can't be understood)";

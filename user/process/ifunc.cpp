@@ -11,6 +11,7 @@
 
 #include "elf/dynamic.h"
 #include "elf/image.h"
+#include "elf/machine.h"
 
 namespace speedbump::process {
 
@@ -18,23 +19,6 @@ using elf::ElfFile;
 using elf::Function;
 
 namespace {
-
-#if defined(__x86_64__)
-constexpr uint32_t kIrelative = R_X86_64_IRELATIVE;
-constexpr uint32_t kJumpSlot = R_X86_64_JUMP_SLOT;
-constexpr uint32_t kGlobalData = R_X86_64_GLOB_DAT;
-constexpr uint32_t kAbsolute = R_X86_64_64;
-#elif defined(__aarch64__)
-constexpr uint32_t kIrelative = R_AARCH64_IRELATIVE;
-constexpr uint32_t kJumpSlot = R_AARCH64_JUMP_SLOT;
-constexpr uint32_t kGlobalData = R_AARCH64_GLOB_DAT;
-constexpr uint32_t kAbsolute = R_AARCH64_ABS64;
-#else
-constexpr uint32_t kIrelative = UINT32_MAX;
-constexpr uint32_t kJumpSlot = UINT32_MAX;
-constexpr uint32_t kGlobalData = UINT32_MAX;
-constexpr uint32_t kAbsolute = UINT32_MAX;
-#endif
 
 // The process may be hostile: nothing it says makes us read more than this.
 constexpr uint64_t kMaxProgramHeaders = 128;
@@ -45,20 +29,6 @@ constexpr uint64_t kMaxStrings = 64u << 20;
 constexpr size_t kMaxModules = 4096;
 constexpr size_t kBatch = 512; // below IOV_MAX
 constexpr uint64_t kPage = 4096;
-
-// Whether this is a stub of a procedure linkage table: what a slot holds as long as nothing was
-// called through it.
-bool is_stub(std::basic_string_view<unsigned char> code) {
-#if defined(__x86_64__)
-    static constexpr unsigned char kEndbr[] = {0xf3, 0x0f, 0x1e, 0xfa};
-    if (code.size() >= 4 && std::memcmp(code.data(), kEndbr, 4) == 0) code.remove_prefix(4);
-    if (code.size() >= 6 && code[0] == 0x68 && (code[5] == 0xe9 || code[5] == 0xf2)) return true;
-    if (!code.empty() && code[0] == 0xf2) code.remove_prefix(1);
-    return code.size() >= 2 && code[0] == 0xff && code[1] == 0x25;
-#else
-    return code.empty();
-#endif
-}
 
 } // namespace
 
@@ -137,7 +107,8 @@ void IfuncResolver::add_slots(std::vector<Slot>& slots, uint64_t table, uint64_t
     if (!bytes) return;
     for (const Elf64_Rela& entry : elf::as_table<Elf64_Rela>(*bytes)) {
         const auto type = static_cast<uint32_t>(ELF64_R_TYPE(entry.r_info));
-        if ((type != kJumpSlot && type != kGlobalData && type != kAbsolute) || entry.r_addend != 0)
+        if ((type != elf::kJumpSlot && type != elf::kGlobalData && type != elf::kAbsolute) ||
+            entry.r_addend != 0)
             continue;
         slots.push_back({bias + entry.r_offset, ELF64_R_SYM(entry.r_info)});
     }
@@ -177,7 +148,7 @@ std::optional<uint64_t> IfuncResolver::implementation_at(uint64_t address, const
             return std::nullopt;
         uint64_t offset = mapping.file_offset + (address - mapping.start);
         auto code = file.code_at(offset, 16);
-        if (code.empty() || is_stub(code)) return std::nullopt;
+        if (code.empty() || elf::is_linkage_stub(code)) return std::nullopt;
         return offset;
     }
     return std::nullopt;
@@ -190,7 +161,7 @@ Result<void> IfuncResolver::read_own_slots(const ElfFile& file) {
     auto relocations = file.relocations();
     if (!relocations) return std::move(relocations.error());
     for (const elf::Relocation& relocation : *relocations)
-        if (relocation.type == kIrelative)
+        if (relocation.type == elf::kIrelative)
             own_slots_.emplace(relocation.addend, relocation.address);
     relocated_file_ = &file;
     return {};

@@ -8,12 +8,8 @@
 
 namespace speedbump::process {
 
-// Where glibc keeps the id of a thread: offsetof(struct pthread, tid).
-#if defined(__x86_64__)
-inline constexpr uint64_t kPthreadTid = 720;
-#elif defined(__aarch64__)
-inline constexpr uint64_t kPthreadTid = 208;
-#endif
+// Where glibc keeps the id of a thread: offsetof(struct pthread, tid). threads_MACHINE.cpp.
+extern const uint64_t kPthreadTid;
 
 // The threads of a process, by number; empty when it is gone. One that ends meanwhile ends the
 // list.

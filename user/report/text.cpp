@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 
+#include "engine/machine.h"
 #include "targets/parser.h"
 #include "util/text.h"
 #include "util/units.h"
@@ -75,7 +76,7 @@ std::string lost_note(const Snapshot& snapshot, const Style& style) {
 std::string site_kind_name(elf::SiteKind kind) {
     switch (kind) {
         case elf::SiteKind::kOptimizedNop:
-            return "optimized nop";
+            return engine::nop_kind_name();
         case elf::SiteKind::kEmulated:
             return "emulated";
         case elf::SiteKind::kSingleStep:

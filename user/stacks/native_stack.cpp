@@ -20,6 +20,7 @@
 #include "elf/symbols.h"
 #include "process/maps.h"
 #include "process/remote_elf.h"
+#include "stacks/native_registers.h"
 #include "util/clock.h"
 
 namespace speedbump::stacks {
@@ -31,16 +32,6 @@ constexpr Clock::duration kLookSoon = std::chrono::milliseconds(10);
 constexpr Clock::duration kLookAgain = std::chrono::seconds(1);
 constexpr uint64_t kMaxTableBytes = uint64_t{1} << 28; // of one table
 constexpr const char* kVdso = "[vdso]";
-
-// Where in struct pt_regs (x86-64) the registers lie that DWARF counts: rax, rdx, rcx, rbx, rsi,
-// rdi, rbp, rsp, r8 to r15, rip (which the unwind tables of a PLT need). System V ABI, AMD64
-// supplement, figure 3.36.
-constexpr std::array<size_t, 17> kDwarfRegisters = {10, 12, 11, 5, 13, 14, 4, 19, 9,
-                                                    8,  7,  6,  3, 2,  1,  0, 16};
-constexpr unsigned kDwarfStackPointer = 7;
-constexpr size_t kInstructionPointer = 16;
-constexpr size_t kStackPointer = 19;
-constexpr size_t kRegisterWords = 21;
 
 struct File {
     std::string path;
@@ -342,10 +333,12 @@ bool NativeUnwinder::Impl::read_memory(Dwfl*, Dwarf_Addr address, Dwarf_Word* va
 
 bool NativeUnwinder::Impl::set_registers(Dwfl_Thread* thread, void* self) {
     const auto& impl = *static_cast<Impl*>(self);
-    std::array<Dwarf_Word, kDwarfRegisters.size()> words;
-    for (size_t i = 0; i < words.size(); ++i) words[i] = impl.registers_[kDwarfRegisters[i]];
+    const std::span<const size_t> order = dwarf_registers();
+    std::array<Dwarf_Word, SB_REGISTERS> words;
+    for (size_t i = 0; i < order.size(); ++i) words[i] = impl.registers_[order[i]];
     dwfl_thread_state_register_pc(thread, impl.registers_[kInstructionPointer]);
-    return dwfl_thread_state_registers(thread, 0, words.size(), words.data());
+    return dwfl_thread_state_registers(thread, 0, static_cast<unsigned>(order.size()),
+                                       words.data());
 }
 
 int NativeUnwinder::Impl::add_frame(Dwfl_Frame* frame, void* self) {
@@ -365,7 +358,7 @@ void NativeUnwinder::Impl::follow() {
 }
 
 NativeStack NativeUnwinder::Impl::unwind(Registers registers, std::span<const char> stack) {
-    if (registers.size() < kRegisterWords) return {};
+    if (registers.size() < SB_REGISTERS) return {};
     if (Clock::now() > looked_at_ + kLookAgain && !map_files()) return {};
     registers_ = registers;
     stack_ = stack;
@@ -390,9 +383,7 @@ NativeUnwinder& NativeUnwinder::operator=(NativeUnwinder&&) noexcept = default;
 NativeUnwinder::~NativeUnwinder() = default;
 
 Result<NativeUnwinder> NativeUnwinder::open(pid_t pid) {
-#if !defined(__x86_64__)
-    return make_error(ErrorKind::kUnsupported, "native stacks can be read on x86-64 only");
-#endif
+    if (auto can = can_unwind(); !can) return std::move(can).error();
     auto impl = std::make_unique<Impl>(pid);
     if (auto mapped = impl->map_files(); !mapped) return std::move(mapped).error();
     return NativeUnwinder(std::move(impl));

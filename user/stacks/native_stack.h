@@ -42,7 +42,7 @@ struct NativeStack {
 // not touched but for reading what it maps. For one thread at a time.
 class NativeUnwinder {
   public:
-    // kNotFound when the process is gone, kPermission, kUnsupported on other machines than x86-64.
+    // kNotFound when the process is gone, kPermission, kUnsupported on aarch64.
     static Result<NativeUnwinder> open(pid_t pid);
     NativeUnwinder(NativeUnwinder&&) noexcept;
     NativeUnwinder& operator=(NativeUnwinder&&) noexcept;

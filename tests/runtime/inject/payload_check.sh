@@ -3,7 +3,7 @@
 # payload_check.sh OBJECTS: fails when the section that is copied into targets has a relocation
 # against anything outside itself. OBJECTS: as CMake lists them, with semicolons.
 set -eu
-object=$(printf '%s\n' "$@" | tr ';' '\n' | grep '/payload\.cpp\.o$')
+object=$(printf '%s\n' "$@" | tr ';' '\n' | grep '/payload_x86_64\.cpp\.o$')
 # What is left are calls inside the section, which the linker resolves relative to themselves.
 bad=$(readelf -rW "$object" |
     awk '/^Relocation section/ { inside = index($0, "\047.relaspeedbump_payload\047") > 0; next }

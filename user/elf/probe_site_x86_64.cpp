@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "elf/probe_site.h"
 
-#if defined(__x86_64__)
-
 #include <Zydis/Zydis.h>
 
 #include <algorithm>
@@ -375,22 +373,3 @@ std::string instruction_text(Bytes code, uint64_t address) {
 }
 
 } // namespace speedbump::elf
-
-#else
-
-namespace speedbump::elf {
-
-SiteVerdict judge_site(std::basic_string_view<unsigned char> code, uint64_t, const SiteOptions&,
-                       SitePosition) {
-    const bool whole = code.size() >= 4;
-    return {whole, SiteKind::kSingleStep, static_cast<uint8_t>(whole ? 4 : 0),
-            whole ? "" : "could not be decoded"};
-}
-
-std::string instruction_text(std::basic_string_view<unsigned char>, uint64_t) {
-    return {};
-}
-
-} // namespace speedbump::elf
-
-#endif

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "elf/exits.h"
 
-#if defined(__x86_64__)
-
-#include "elf/exit_walk.h"
+#include "elf/exit_walk_x86_64.h"
 
 namespace speedbump::elf {
 
@@ -77,27 +75,3 @@ bool ExitFinder::keeps(uint64_t entry_offset, uint64_t place,
 }
 
 } // namespace speedbump::elf
-
-#else
-
-namespace speedbump::elf {
-
-struct ExitFinder::Impl {};
-ExitFinder::ExitFinder(std::shared_ptr<const ElfFile>) {}
-ExitFinder::~ExitFinder() = default;
-
-Result<WaysOut> ExitFinder::find(uint64_t) const {
-    return make_error(ErrorKind::kUnsupported,
-                      "the ways out of a function are known on x86-64 only");
-}
-std::optional<uint64_t> ExitFinder::stack_used(uint64_t, uint64_t) const {
-    return std::nullopt;
-}
-
-bool ExitFinder::keeps(uint64_t, uint64_t, const std::vector<uint8_t>&) const {
-    return false;
-}
-
-} // namespace speedbump::elf
-
-#endif

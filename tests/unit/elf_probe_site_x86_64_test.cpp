@@ -13,8 +13,6 @@ namespace {
 
 using testing::HasSubstr;
 
-#if defined(__x86_64__)
-
 std::basic_string<unsigned char> bytes_of(const std::string& text) {
     std::basic_string<unsigned char> bytes;
     std::istringstream in(text);
@@ -240,8 +238,6 @@ TEST(ProbeSiteTest, WhatIsNoInstruction) {
     EXPECT_THAT(judge("06").reason, HasSubstr("decoded"));
     EXPECT_EQ(instruction_text(bytes_of("06"), 0), "");
 }
-
-#endif
 
 } // namespace
 } // namespace speedbump::elf

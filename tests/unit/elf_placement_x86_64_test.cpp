@@ -27,8 +27,6 @@ namespace {
 
 using testing::HasSubstr;
 
-#if defined(__x86_64__)
-
 class PlacementTest : public testing::Test {
   protected:
     // Assembles the text into a library; `f` is the function that is asked for.
@@ -697,8 +695,6 @@ TEST_F(PlacementTest, CompiledCode) {
         compare_with_execution({shop_.path("c.out")});
     }
 }
-
-#endif
 
 } // namespace
 } // namespace speedbump::elf

@@ -43,7 +43,6 @@ work:
     mark vex, 0xc5, 0xf8, 0x77
 )";
 
-#if defined(__x86_64__)
 TEST(ElfMarks, AreFoundAndJudgedByTheirInstruction) {
     const Workshop workshop;
     workshop.write("marks.s", std::string(kMacros) + kSource);
@@ -140,7 +139,6 @@ TEST(ElfMarks, DamagedNotesAreNone) {
         }
     }
 }
-#endif
 
 } // namespace
 } // namespace speedbump::elf

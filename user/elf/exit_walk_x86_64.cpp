@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "elf/exit_walk.h"
-
-#if defined(__x86_64__)
+#include "elf/exit_walk_x86_64.h"
 
 namespace speedbump::elf {
 
@@ -246,5 +244,3 @@ Result<WaysOut> ExitWalk::run() {
 }
 
 } // namespace speedbump::elf
-
-#endif

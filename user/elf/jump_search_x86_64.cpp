@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "elf/jump_search.h"
-
-#if defined(__x86_64__)
+#include "elf/jump_search_x86_64.h"
 
 #include <emmintrin.h>
 
@@ -472,5 +470,3 @@ void find_jumps_into(const ElfFile& file, std::span<Stretch> stretches) {
 }
 
 } // namespace speedbump::elf
-
-#endif

@@ -10,8 +10,6 @@
 
 #include "elf_workshop.h"
 
-#if defined(__x86_64__)
-
 namespace speedbump::elf {
 namespace {
 
@@ -168,5 +166,3 @@ TEST_F(Exits, StackBetweenEntryAndProbe) {
 
 } // namespace
 } // namespace speedbump::elf
-
-#endif

@@ -24,7 +24,7 @@ struct Stretch {
 
 // Finds for each stretch (ascending by entry) whether a direct branch of the whole file, a jump
 // table, a pointer or another symbol may lead past its entry. What can't be searched counts as
-// found. x86-64 only.
+// found.
 void find_jumps_into(const ElfFile& file, std::span<Stretch> stretches);
 
 } // namespace speedbump::elf

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Indirect jumps: which are those of a switch, and where the tables lead.
-#include "elf/exit_walk.h"
-
-#if defined(__x86_64__)
+#include "elf/exit_walk_x86_64.h"
 
 #include <cstring>
 
@@ -152,5 +150,3 @@ void ExitWalk::read_addresses(uint64_t table, std::optional<uint64_t> bound) {
 }
 
 } // namespace speedbump::elf
-
-#endif

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// What exits.cpp, exit_walk.cpp and exit_tables.cpp share.
-#if defined(__x86_64__)
-
+// What exits_x86_64.cpp, exit_walk_x86_64.cpp and exit_tables_x86_64.cpp share.
 #include <Zydis/Zydis.h>
 
 #include <algorithm>
@@ -218,5 +216,3 @@ class ExitWalk {
 };
 
 } // namespace speedbump::elf
-
-#endif

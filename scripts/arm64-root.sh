@@ -1,0 +1,79 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# Makes a folder with the arm64 libraries and headers that `cmake --preset aarch64` builds with, and
+# links it as build/arm64-root: Debian's packages of this host's own release and backports, unpacked
+# and not installed, so that the host's own packages stay as they are and no root is needed
+# (docs/decisions/0017-two-architectures.md). They are kept in the user's cache for all source trees.
+# Takes a minute the first time, does nothing when they are there. Status 77, with the reason, where
+# the packages can't be had.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# The first are taken from the backports where the release has some: libbpf 1.3 is needed.
+versioned=(libbpf-dev libbpf1 libelf-dev libelf1 libdw-dev libdw1)
+packages=(libc6-dev libstdc++6 libcli11-dev nlohmann-json3-dev libfmt-dev libzydis-dev
+    libiberty-dev libboost-dev liblzma-dev zlib1g-dev libcap-dev libcurl4-openssl-dev
+    libseccomp-dev libre2-dev libgtest-dev libgmock-dev libpython3-dev pybind11-dev libzstd-dev)
+
+skip() {
+    echo "SKIP: $*" >&2
+    exit 77
+}
+
+# shellcheck source=/dev/null
+. /etc/os-release
+[ "$ID" = debian ] || skip "$PRETTY_NAME has its arm64 packages elsewhere: only Debian is known here"
+list=$(cksum <<<"${versioned[*]} ${packages[*]}")
+cache=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/speedbump
+place=$cache/arm64-root-$VERSION_CODENAME-${list%% *}
+mkdir -p "$cache" build
+link() { ln -sfnT "$place" build/arm64-root; }
+exec 9>"$place.lock"
+flock 9 # another tree may be making it
+if [ -e "$place/newer/linux/bpf.h" ]; then
+    link
+    exit 0
+fi
+
+work=$(mktemp -d "$place.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+# The host's own sources of packages, with lists and a state of their own, in which nothing is
+# installed. A source of others that has nothing for arm64 fails and harms nothing: what counts is
+# found below.
+mkdir -p "$work/lists/partial" "$work/archives/partial" "$work/root/usr/lib" "$work/root/usr/bin"
+: >"$work/status"
+cat >"$work/preferences" <<END
+Package: ${versioned[*]} linux-libc-dev
+Pin: release n=$VERSION_CODENAME-backports
+Pin-Priority: 990
+END
+apt=(-q -y -o APT::Architecture=arm64 -o APT::Architectures=arm64
+    -o "Dir::State::Lists=$work/lists" -o "Dir::State::Status=$work/status"
+    -o "Dir::Cache::Archives=$work/archives" -o Dir::Cache::srcpkgcache= -o Dir::Cache::pkgcache=
+    -o "Dir::Etc::Preferences=$work/preferences" -o Dir::Etc::PreferencesParts=/dev/null
+    -o Acquire::Languages=none -o APT::Sandbox::User= -o APT::Install-Recommends=false
+    -o "Debug::NoLocking=1")
+apt-get "${apt[@]}" update >"$work/log" 2>&1 || true
+apt-get "${apt[@]}" install --download-only "${versioned[@]}" "${packages[@]}" >>"$work/log" 2>&1 || {
+    tail -n 20 "$work/log" >&2
+    skip "no arm64 packages of $PRETTY_NAME"
+}
+ln -s usr/lib "$work/root/lib" # merged, whatever the packages still say
+for package in "$work"/archives/*.deb; do
+    dpkg-deb --fsys-tarfile "$package" |
+        tar -x --keep-directory-symlink --no-same-owner -C "$work/root"
+done
+# What points into the root by an absolute path is found from outside, too.
+find "$work/root" -type l -lname '/*' -print0 | while IFS= read -r -d '' name; do
+    target=$work/root$(readlink "$name")
+    ln -sfnr "$target" "$name"
+done
+# The compiler has kernel headers of its own, those of the release, and looks there first. This one
+# must be as new as libbpf: the toolchain file puts it in front.
+mkdir -p "$work/root/newer/linux"
+ln -s ../../usr/include/linux/bpf.h "$work/root/newer/linux/bpf.h"
+chmod 755 "$work/root"
+rm -rf "$place"
+mv "$work/root" "$place"
+link
+echo "arm64 root: $place"

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+
+#include "util/result.h"
+
+// What differs between processors: machine_x86_64.cpp, machine_aarch64.cpp.
+namespace speedbump::inject {
+
+// kUnsupported, with what to do instead, where threads of other processes are not borrowed yet.
+Result<void> can_borrow(pid_t pid);
+
+// The architecture that seccomp filters see (AUDIT_ARCH_*).
+extern const uint32_t kAuditArchitecture;
+
+// The system call by which glibc's poll() is made.
+extern const char* const kPollName;
+extern const int kPollCall;
+
+// Of system calls of this processor alone, the one of every processor that blocks, and goes on
+// after a stop, in the same way; others are what they are.
+long common_call(long number);
+
+// Where the address space of a process ends, or some way before.
+extern const uint64_t kUserEnd;
+
+} // namespace speedbump::inject

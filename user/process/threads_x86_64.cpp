@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: MIT
+#include "process/threads.h"
+
+namespace speedbump::process {
+
+const uint64_t kPthreadTid = 720;
+
+} // namespace speedbump::process
