@@ -15,6 +15,10 @@ bool has_no_trampoline() {
     return true;
 }
 
+const char* why_no_module() {
+    return "it has no list of instructions of aarch64 yet";
+}
+
 const char* nop_kind_name() {
     return "nop";
 }
@@ -28,6 +32,7 @@ void add_machine_checks(std::vector<Check>& checks, const Features&) {
     add("probe sites", State::kDegraded,
         "entries only: a function that begins with what is not on the list is skipped");
     add("Python functions", State::kBad, "processes are not entered on aarch64 yet");
+    add("sites of the module", State::kBad, "it has no list of instructions of aarch64 yet");
     add("native stacks", State::kBad, "not read on aarch64 yet");
     add("timed functions", State::kBad, "their ways out, and devices', are not known on aarch64");
 }
