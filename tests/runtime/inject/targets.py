@@ -90,12 +90,17 @@ def dlopen():
     name = libraries[0] if libraries else None
     candidates = [n for n in ("libutil.so.1", "libnsl.so.1", "libresolv.so.2", "librt.so.1")]
     while True:
+        begin = time.perf_counter()
         for candidate in candidates + [name]:
             try:
                 _ctypes.dlclose(_ctypes.dlopen(candidate, 2))
             except OSError:
                 pass
         beat()
+        # A thread that did nothing else would hardly ever be found outside of the loader's lock.
+        until = time.perf_counter() + (time.perf_counter() - begin) / 10
+        while time.perf_counter() < until:
+            pass
 
 
 def long_call():
