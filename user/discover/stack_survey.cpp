@@ -277,8 +277,7 @@ void StackSampling::forget_ended(Process& process, const std::vector<sb_thread>&
 
 // One tick of a process; false when it is gone or runs another program now. Of a thread on a CPU
 // that CPU's clock tells; the time of one that waits for a CPU is counted when it has waited; each
-// that is asleep is counted now, or is one that could not be read. Which of them a thread is is
-// asked first, for all of them: while stacks are copied some wait for the CPU of this program.
+// that is asleep at its turn is counted now, or is one that could not be read.
 bool StackSampling::look(Process& process, uint64_t times) {
     if (process.reader) {
         const auto listed = process.reader->list_threads();
