@@ -48,8 +48,7 @@ void add_check(CLI::App& app, Action& action) {
         ->type_name("TARGETS")
         ->required();
     add_pids(*command, arguments->look.pids);
-    command->add_flag("!--no-children", arguments->look.follow_children,
-                      "leave the descendants of the processes alone");
+    add_no_children(*command, arguments->look.follow_children);
     command
         ->add_option("--exe", arguments->look.executables,
                      "look at this program or library; may be repeated")

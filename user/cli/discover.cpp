@@ -156,8 +156,7 @@ void add_discover(CLI::App& app, Action& action) {
     CLI::App* command =
         app.add_subcommand("discover", "find out what there is to slow; write a targets file");
     add_pids(*command, arguments->pids)->required();
-    command->add_flag("!--no-children", arguments->follow_children,
-                      "leave the descendants of the processes alone");
+    add_no_children(*command, arguments->follow_children);
     add_duration(*command, "--for", arguments->duration,
                  "how long to look (10s): half of it samples, half of it counts");
     command

@@ -108,8 +108,7 @@ void add_dump(CLI::App& app, Action& action) {
     auto arguments = std::make_shared<DumpArguments>();
     CLI::App* command = app.add_subcommand("dump", "print the Python stacks of running processes");
     add_pids(*command, arguments->pids)->required();
-    command->add_flag("!--no-children", arguments->follow_children,
-                      "leave the descendants of the processes alone");
+    add_no_children(*command, arguments->follow_children);
     add_output_options(*command, arguments->output);
     command->footer(
         "The processes are only read: not stopped, changed or written to. CPython 3.10 to 3.15.\n"

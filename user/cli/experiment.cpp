@@ -329,9 +329,10 @@ void add_experiment(CLI::App& app, Action& action) {
         "switched by the clock");
     add_duration(*command, "--settle", arguments->settle, "time left out after each change [50ms]");
     add_live(*command, *arguments);
-    command->add_flag("!--no-off", request.off_arm, "never take the probes out in between");
-    command->add_flag("!--no-children", request.session.follow_children,
-                      "leave the descendants of the processes alone");
+    command->add_flag_callback(
+        "--no-off", [&request] { request.off_arm = false; },
+        "never take the probes out in between");
+    add_no_children(*command, request.session.follow_children);
     add_gate_options(*command, arguments->gate);
     add_result_options(*command, arguments->files, arguments->output);
     limit_ab(*command);

@@ -123,13 +123,18 @@ CLI::Option* add_pids(CLI::App& command, std::vector<pid_t>& pids) {
         ->check(process_id());
 }
 
+CLI::Option* add_no_children(CLI::App& command, bool& follow_children) {
+    return command.add_flag_callback(
+        "--no-children", [&follow_children] { follow_children = false; },
+        "leave the descendants of the processes alone");
+}
+
 void add_session_options(CLI::App& command, SessionArguments& arguments) {
     session::SessionOptions& session = arguments.session;
     command.add_option("targets", arguments.targets_path, "targets file")
         ->type_name("TARGETS")
         ->required();
-    command.add_flag("!--no-children", session.follow_children,
-                     "leave the descendants of the processes alone");
+    add_no_children(command, session.follow_children);
     command.add_flag("--paused", session.start_paused, "start without delays");
     command.add_flag("--entry-only", session.entry_only,
                      "probe the first instruction, also where a later one is cheaper");

@@ -70,4 +70,7 @@ CLI::Option* add_choice(CLI::App& command, const std::string& names, Value& valu
 // -p/--pid, repeatable, also "1,2".
 CLI::Option* add_pids(CLI::App& command, std::vector<pid_t>& pids);
 
+// --no-children: makes it false.
+CLI::Option* add_no_children(CLI::App& command, bool& follow_children);
+
 } // namespace speedbump::cli
