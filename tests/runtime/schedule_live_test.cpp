@@ -171,7 +171,10 @@ class ScheduleLive : public LiveSession {
             if (within > 0 && has_dose[slice]) {
                 EXPECT_GE(shortest, kDose.count() * 9 / 10);
             }
-            EXPECT_GE(counted.measured, counted.delays * kDose * 9 / 10) << slice;
+            // No delay outlasts the schedule: in its last slice one is cut, and the next has no
+            // room.
+            const uint64_t cut = slice + 1 < kSlices ? 0 : std::min<uint64_t>(counted.delays, 2);
+            EXPECT_GE(counted.measured, (counted.delays - cut) * kDose) << slice;
         }
         EXPECT_GT(judged[false], 0u);
         EXPECT_GT(judged[true], 0u);
