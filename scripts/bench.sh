@@ -10,6 +10,7 @@
 #   scripts/bench.sh device      who waits for whom, of 100 random hosts and devices whose answer is known
 #   scripts/bench.sh stacks      how many stacks are wrong, of a million of each program and Python
 #   scripts/bench.sh coverage    how often the model of experiments is right, of 4,000 simulated services
+#   scripts/bench.sh live        how often it is right, of 120 running services drawn at random; 50 minutes
 #                               AB_PAIRS=200 scripts/bench.sh ab: as many live pairs, a minute each
 #   scripts/bench.sh module      the kernel module beside BPF and a trace event, in virtual machines
 set -euo pipefail
@@ -19,10 +20,10 @@ default=(cost error outsider syscall attach tree newborn family python regroup i
 parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=("${default[@]}")
 for part in "${parts[@]}"; do
-    case " ${default[*]} slices shapes device stacks coverage module " in
+    case " ${default[*]} slices shapes device stacks coverage live module " in
     *" $part "*) ;;
     *)
-        echo "unknown part '$part': ${default[*]} slices shapes device stacks coverage module" >&2
+        echo "unknown part '$part': ${default[*]} slices shapes device stacks coverage live module" >&2
         exit 2
         ;;
     esac
@@ -73,6 +74,7 @@ for part in "${parts[@]}"; do
         python3 tests/bench/inspect_cost.py build/speedbump
         ;;
     coverage) build/tests/simulated/coverage 4000 ;;
+    live) python3 tests/bench/live_coverage.py build/speedbump build/programs "${LIVE_SERVICES:-120}" ;;
     stacks) python3 tests/bench/stacks.py build/programs ;;
     inject) tests/runtime/inject/stress.sh build 100 ;;
     esac
