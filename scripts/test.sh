@@ -117,7 +117,8 @@ run_all() {
         case $run in
         asan) preset=asan label='(unit|fuzz)' ;;
         tsan) preset=tsan label=unit ;;
-        runtime | python | campaign) parallel=1 ;;
+        runtime | python) parallel=$((jobs + 1)) ;; # they wait more than they compute
+        campaign) parallel=1 ;;
         esac
         if [ -z "${built[$preset]+known}" ]; then
             built[$preset]=yes
@@ -140,9 +141,9 @@ if [ -n "$into" ]; then
     exit
 fi
 
-# What judges the times of real processes runs one at a time and ahead of all else (tests/ahead.sh).
-# The rest has the time in which those wait: behind everything, in a session of its own, since the
-# kernel shares the CPUs between sessions first. An emulated machine's clock counts instructions.
+# What judges real processes runs ahead of all else (tests/ahead.sh). The rest has the time in which
+# those wait: behind everything, in a session of its own, since the kernel shares the CPUs between
+# sessions first. An emulated machine's clock counts instructions.
 timed=() others=()
 for run in "${runs[@]}"; do
     case $run in

@@ -28,7 +28,20 @@ from services import Missing, need, wait_for  # noqa: F401 (for the tests)
 
 _BUILD = pathlib.Path(__file__).resolve().parent.parent.parent / "build"
 SPEEDBUMP = os.environ.get("SPEEDBUMP_BINARY", str(_BUILD / "speedbump"))
-PROGRAMS = pathlib.Path(os.environ.get("SPEEDBUMP_PROGRAMS", _BUILD / "programs"))
+_BUILT = pathlib.Path(os.environ.get("SPEEDBUMP_PROGRAMS", _BUILD / "programs"))
+BUILD = _BUILT.parent
+
+
+def scratch() -> pathlib.Path:
+    """A new folder that goes away when the test program ends."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="speedbump-test-"))
+    folder.chmod(0o755)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+# A copy of one's own: what a session does depends on who else maps a file, and tests run beside others.
+PROGRAMS = pathlib.Path(shutil.copytree(_BUILT, scratch() / "programs"))
 PUPPET = str(PROGRAMS / "puppet")
 FORKSTORM = str(PROGRAMS / "forkstorm")
 LIBRARY = str(PROGRAMS / "libslowlib.so")
@@ -49,14 +62,6 @@ def leave_none(clean_up: Callable[[], None]) -> None:
 
 class Skip(Missing):
     """Raised by a test that this host cannot run, with the reason."""
-
-
-def scratch() -> pathlib.Path:
-    """A new folder that goes away when the test program ends."""
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="speedbump-test-"))
-    folder.chmod(0o755)
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
 
 
 def campaign(test: Callable[[], None]) -> Callable[[], None]:

@@ -8,7 +8,7 @@ import sys
 import time
 
 from harness import (
-    MS, PROGRAMS, Run, Session, Skip, _leftovers, calls, main, need, scratch, targets_file,
+    BUILD, MS, PROGRAMS, Run, Session, Skip, _leftovers, calls, main, need, scratch, targets_file,
 )
 
 
@@ -39,7 +39,7 @@ def with_core(contents: bytes) -> list[str]:
 
 def test_an_interpreter_that_sends_without_end_holds_no_session_up() -> None:
     """Its core is one that sends matches for ever and does not hear that the session ends."""
-    core = PROGRAMS.parent / "tests" / "runtime" / "inject" / "_core_flood.abi3.so"
+    core = BUILD / "tests" / "runtime" / "inject" / "_core_flood.abi3.so"
     if not core.exists():
         raise Skip(f"{core} is not built")
     target = subprocess.Popen(

@@ -10,7 +10,7 @@ import sys
 import time
 
 from harness import (
-    MS, PROGRAMS, SPEEDBUMP, Run, Skip, calls, calls_by_pid, main, scratch, targets_file, wait_for,
+    BUILD, MS, SPEEDBUMP, Run, Skip, calls, calls_by_pid, main, scratch, targets_file, wait_for,
 )
 
 TARGETS = targets_file("*:once delay=30ms\n*:many delay=1us\n*:child delay=30ms\n")
@@ -46,7 +46,7 @@ print(json.dumps({
 
 def interpreters() -> list[str]:
     """One of each version that there is a core for."""
-    table = PROGRAMS.parent / "pyext" / "interpreters.tsv"
+    table = BUILD / "pyext" / "interpreters.tsv"
     rows = table.read_text().splitlines() if table.exists() else []
     versions: dict[str, str] = {}
     for row in rows:
