@@ -5,8 +5,8 @@
   scale.py SPEEDBUMP [ROUNDS]    as root
 
 The tree (tests/programs/large_tree.py) has 200 processes, 1,000 threads, and in each process 20,000 Python
-functions and a library of 250,000 native ones. ROUNDS (3) times, in turns: nothing, `discover` for 10 s, and
-`attach` of all Python functions with a delay of 0, to the process that works and to all 200. Costs are CPU time
+functions and a library of 250,000 native ones. ROUNDS (3) times, in turns: nothing, `discover` for 10 s, the same with next to
+no counting of calls, and `attach` of all Python functions with a delay of 0, to the process that works and to all 200. Costs are CPU time
 of the program, which other work on the host changes little.
 """
 
@@ -95,8 +95,14 @@ def run(*command: str) -> tuple[str, float, float]:
         return out.read(), took, usage.ru_utime + usage.ru_stime
 
 
-def attach(speedbump: str, pid: int, *options: str) -> tuple[float, float, int]:
-    """How long it took until all was armed, what that cost, and how many functions there are."""
+def tasks(pid: int) -> set[str]:
+    return set(os.listdir(f"/proc/{pid}/task"))
+
+
+def attach(speedbump: str, pid: int, *options: str) -> tuple[float, float, float]:
+    """How long it took until all was armed, what that cost, and how long our own thread in the process `pid`
+    waited for a CPU meanwhile, in ms: it may have held the interpreter's lock then."""
+    before = tasks(pid)
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as targets:
         targets.write("*:* delay=0ns\n")
         targets.flush()
@@ -104,15 +110,17 @@ def attach(speedbump: str, pid: int, *options: str) -> tuple[float, float, int]:
         process = subprocess.Popen(
             [speedbump, "attach", "--json", "-q", "--stats=50ms", *options, "--pid", str(pid),
              targets.name], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        matched = json.loads(process.stdout.readline())
+        process.stdout.readline()  # what matches
         process.stdout.readline()  # the first sample: it is armed
         took = time.monotonic() - start
         fields = pathlib.Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
         cpu = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        waited = sum(int(pathlib.Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[1])
+                     for task in tasks(pid) - before)
         process.send_signal(signal.SIGINT)
         process.communicate()
         assert process.returncode == 0, process.returncode
-        return took, cpu, len(matched["targets"])
+        return took, cpu, waited / 1e6
 
 
 def show(values: list[float], digits: int = 1) -> str:
@@ -133,34 +141,37 @@ def show_effect(what: str, on: list[dict], off: list[dict]) -> None:
 def main() -> None:
     speedbump, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 3
     off: list[dict] = []
-    results: dict[str, list] = {name: [] for name in ("discover", "one", "all")}
+    results: dict[str, list] = {name: [] for name in ("discover", "sampling", "one", "all")}
     costs: dict[str, list] = {name: [] for name in results}
     with tempfile.TemporaryDirectory() as folder:
         tree = Tree(make_library(folder))
         for _ in range(rounds):
             with tree.watched(off):
                 time.sleep(10)
-            with tree.watched(results["discover"]):
-                costs["discover"].append(run(speedbump, "discover", "--json", "--for=10s", "--pid",
-                                             str(tree.pids[0])))
+            for name, budget in (("discover", "5"), ("sampling", "0.1")):
+                with tree.watched(results[name]):
+                    costs[name].append(run(speedbump, "discover", "--json", "--for=10s", "--budget",
+                                           budget, "--pid", str(tree.pids[0])))
             for name, options in (("one", ["--no-children"]), ("all", [])):
                 with tree.watched(results[name]):
                     costs[name].append(attach(speedbump, tree.pids[0], *options))
         first, _, _ = run(speedbump, "discover", "--json", "--for=5s", "--pid", str(tree.pids[0]))
         tree.end()
-    found = costs["discover"]
-    stacks = json.loads(found[0][0])["stacks"]
-    print(f"discover for 10 s: took {show([took for _, took, _ in found])} s; "
-          f"{show([100 * cpu / took for _, took, cpu in found])} % of a CPU, of which sampling "
-          f"{show([100 * json.loads(out)['stacks']['own_cpu'] for out, _, _ in found])} %; "
-          f"{stacks['all']} stacks, {stacks['failed']} failed")
-    show_effect("discover", results["discover"], off)
-    ranked = json.loads(first)["python"]["functions"][:2]
-    print("discover for 5 s, first two:", ", ".join(one["function"] for one in ranked))
+    for name, what in (("discover", "discover"), ("sampling", "discover --budget 0.1")):
+        found = costs[name]
+        stacks = json.loads(found[0][0])["stacks"]
+        print(f"{what} for 10 s: took {show([took for _, took, _ in found])} s, "
+              f"{show([cpu for _, _, cpu in found])} s of CPU; sampling took "
+              f"{show([100 * json.loads(out)['stacks']['own_cpu'] for out, _, _ in found])} % of a CPU; "
+              f"{stacks['all']} stacks, {stacks['failed']} failed")
+        show_effect(what, results[name], off)
+    ranked = json.loads(first)["python"]["functions"][:3]
+    print("discover for 5 s, active stacks:",
+          ", ".join(f"{one['function']} {one['active']}" for one in ranked))
     for name, what in (("one", "attach to one process"), ("all", "attach to all processes")):
         print(f"{what}: armed after {show([took for took, _, _ in costs[name]], 2)} s, "
               f"{show([cpu for _, cpu, _ in costs[name]], 2)} s of CPU, "
-              f"{costs[name][0][2]} functions")
+              f"our thread in the first process waited {show([ms for _, _, ms in costs[name]])} ms for a CPU")
         show_effect(what, results[name], off)
 
 

@@ -14,7 +14,10 @@ import os
 import sys
 import time
 
-import torch
+PARENT = os.getpid()
+IS_SCORER = os.fork() == 0  # before PyTorch has threads
+
+import torch  # noqa: E402
 
 WIDTH, HEADS, TOKENS, VOCABULARY = 64, 4, 8, 1000
 EXTRA_NS = 1000 * int(sys.argv[1]) if len(sys.argv) > 1 else 0
@@ -67,10 +70,10 @@ def token_done():
     pass
 
 
-def score_for_nobody(parent: int) -> None:
+def score_for_nobody() -> None:
     os.close(0)
     scorer, x = Scorer(), torch.zeros(1)
-    while os.getppid() == parent:
+    while os.getppid() == PARENT:
         scorer(x)
 
 
@@ -80,10 +83,6 @@ def main() -> None:
     embedding = torch.nn.Embedding(VOCABULARY, WIDTH)
     blocks = torch.nn.Sequential(*(part() for _ in range(2) for part in (Attention, FeedForward)))
     head = Head()
-    parent = os.getpid()
-    if os.fork() == 0:
-        score_for_nobody(parent)
-        os._exit(0)
     with torch.inference_mode():
         for _ in sys.stdin:
             tokens, digest = list(range(32)), hashlib.sha256()
@@ -95,4 +94,4 @@ def main() -> None:
             print(digest.hexdigest(), tokens[-TOKENS:], flush=True)
 
 
-main()
+score_for_nobody() if IS_SCORER else main()

@@ -54,7 +54,7 @@ def experiment(target: Conversation, reference: str) -> None:
                    "--max-slowdown=1000%", "-o", str(folder / "r.json"),
                    str(folder / "targets.txt"), timeout=180)
     # Three blocks on a host with other load may well be invalid, and then it says so.
-    assert done.status == 0 or "INVALID: the sham target" in done.out, done
+    assert done.status == 0 or "INVALID: " in done.out, done
     rows = json.loads((folder / "r.json").read_text())["results"]["progress"][0]["targets"]
     called = {one["name"] for one in rows if one["calls_per_unit"] > 0}
     assert called == {"__main__:train", "+libblas.so*:sgemm_"}, rows

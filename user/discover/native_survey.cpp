@@ -129,9 +129,9 @@ Result<void> NativeSurvey::Impl::choose_processes(const stacks::Profile& seen) {
         std::vector<pid_t> pids = options_.pids;
         std::stable_sort(pids.begin(), pids.end(),
                          [&active](pid_t a, pid_t b) { return active(a) > active(b); });
-        pids.resize(kWatchedProcesses);
         const auto before = std::exchange(files_, {});
         for (const pid_t pid : pids) {
+            if (files_.size() == kWatchedProcesses) break;
             if (const auto known = before.find(pid); known != before.end())
                 files_.insert(*known);
             else if (auto looked = look_at(pid); !looked)
@@ -174,7 +174,7 @@ void NativeSurvey::Impl::order_functions(const stacks::Profile& seen) {
         options_.is_asked_for ? kMaxFunctions : std::min(seen_ + kMaxUnseen, kMaxFunctions);
     std::sort(order.begin(), order.end());
     if (order.size() > most) {
-        survey_.not_watched = order.size() - most;
+        (options_.is_asked_for ? survey_.not_watched : survey_.left_out) = order.size() - most;
         order.resize(most);
         seen_ = std::min(seen_, most);
     }

@@ -236,9 +236,8 @@ std::string survey_lines(const discover::Survey& survey, size_t top, bool verbos
             show_count(survey.processes_not_watched));
     if (survey.left_out > 0)
         text += fmt::format(
-            "{} functions left out: no stack showed them, and a probe is expensive there; --native "
-            "GLOB "
-            "watches them\n",
+            "{} functions left out: no stack showed them, and they are too many, or a probe is "
+            "expensive\nthere; --native GLOB watches them\n",
             show_count(survey.left_out));
     for (const std::string& line : survey.unmatched)
         text += fmt::format("no function in a symbol table: {}\n", printable(line));

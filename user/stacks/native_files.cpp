@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -127,11 +128,13 @@ VdsoPlace find_vdso(pid_t pid) {
 
 NativeFile* NativeFiles::file_of(pid_t pid, const process::Mapping& mapping) {
     std::string path = process::path_within(process::root_of(pid), mapping.path);
-    auto [entry, is_new] = by_key_.try_emplace({mapping.device, mapping.inode, path}, nullptr);
-    if (!is_new && entry->second->fd().valid()) return entry->second;
-    // What could not be opened in one process can perhaps in another.
     auto opened = process::open_mapped_file(pid, mapping);
-    if (is_new || opened)
+    struct stat status = {};
+    if (opened && fstat(opened->get(), &status) != 0) status = {};
+    auto [entry, is_new] = by_key_.try_emplace({mapping.device, mapping.inode, path, status.st_size,
+                                                status.st_ctim.tv_sec, status.st_ctim.tv_nsec},
+                                               nullptr);
+    if (is_new)
         entry->second = &files_.emplace_back(std::move(path), opened ? std::move(*opened) : Fd());
     return entry->second;
 }

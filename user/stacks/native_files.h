@@ -78,8 +78,9 @@ class NativeFiles {
     void looked(std::chrono::nanoseconds cpu) { looking_ += cpu; }
 
   private:
-    // Device, inode, and by what name the process knows it: in two containers it may have two.
-    using Key = std::tuple<uint64_t, uint64_t, std::string>;
+    // Device, inode, by what name the process knows it (in two containers it may have two), and, as
+    // a file may be written to in its place, its size and when it was changed.
+    using Key = std::tuple<uint64_t, uint64_t, std::string, int64_t, int64_t, int64_t>;
     std::deque<NativeFile> files_; // each open, so that no inode is used again
     std::map<Key, NativeFile*> by_key_;
     std::map<uint64_t, NativeFile*> vdso_;
