@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterator
 
 from checked import Conversation, Program, undisturbed
-from harness import Run, campaign, children, cpu_ns, expect_restored, main, scratch
+from harness import Run, Skip, campaign, children, cpu_ns, expect_restored, main, scratch
 from known_experiments import Experiment, expect_k
 from torch_root import in_root, need_core
 
@@ -87,15 +87,19 @@ def test_modules_answer_as_their_place_says_and_a_gain_is_as_predicted() -> None
     with serving(EXTRA_US) as target:
         done = Experiment(target.pid, "".join(f"{name}\n" for name in (*SERIAL, "*:Scorer.forward",
                                                                        "+libblas.so*:sgemm_")),
-                          *LIMITS, progress=PROGRESS, timeout=390)
-        assert done.status == 0, done
+                          "--doses=500us,1ms,2ms", "--slice=300ms", *LIMITS, progress=PROGRESS,
+                          timeout=390)
         print(done.out)
     found = rows(done)
+    is_crowded = done.crowding is None or done.crowding >= ALONE
+    if is_crowded and (done.status != 0 or any(found[name]["verdict"] == "uncertain" for name in SERIAL)):
+        raise Skip(f"the host has other work: nothing is known, {done.out}")
+    assert done.status == 0, done
     for name, calls in SERIAL.items():
         expect_k(done, name, 0.85, 1.15)
         assert abs(found[name]["calls_per_unit"] - calls) < 0.1 * calls, found[name]
     assert found["+libblas.so*:sgemm_"]["calls_per_unit"] > 0, found["+libblas.so*:sgemm_"]
-    if done.crowding is not None and done.crowding < ALONE:
+    if not is_crowded:
         assert found["*:Scorer.forward"]["verdict"] != "matters", found["*:Scorer.forward"]
     # Two calls a token, each cheaper by EXTRA_US.
     k = found["*:Attention.forward"]["criticality"]
@@ -103,7 +107,7 @@ def test_modules_answer_as_their_place_says_and_a_gain_is_as_predicted() -> None
     low, high = (k[end] * 2 * EXTRA_US for end in ("low", "high"))
     print(f"  predicted gain {low:.0f} to {high:.0f} us a token, crowding {done.crowding}; real gain "
           f"{gained:.0f} us of CPU time")
-    assert 0.9 * low <= gained * (done.crowding or 1) and gained <= 1.1 * high, (k, gained)
+    assert 0.85 * low <= gained * (done.crowding or 1) and gained <= 1.15 * high, (k, gained)
 
 
 if __name__ == "__main__":
