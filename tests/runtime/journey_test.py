@@ -65,7 +65,7 @@ def test_what_runs_and_which_functions_matter() -> None:
         assert seen.status == 0, seen
         python = {one["function"] for one in json.loads(seen.out)["python"]["functions"]}
         assert {"Attention.forward", "FeedForward.forward", "Scorer.forward"} <= python, python
-        found = Experiment(target.pid, "*:*\n", "--bisect", *LIMITS, progress=PROGRESS, timeout=390)
+        found = Experiment(target.pid, "*:*\n", "--bisect", *LIMITS, progress=PROGRESS, timeout=330)
         assert found.status == 0, found
         matter = {name for name, one in rows(found).items() if one["verdict"] == "matters"}
         print(f"  crowding {found.crowding}; of Python matter: {sorted(matter)}")
@@ -88,7 +88,7 @@ def test_modules_answer_as_their_place_says_and_a_gain_is_as_predicted() -> None
         done = Experiment(target.pid, "".join(f"{name}\n" for name in (*SERIAL, "*:Scorer.forward",
                                                                        "+libblas.so*:sgemm_")),
                           "--doses=500us,1ms,2ms", "--slice=300ms", *LIMITS, progress=PROGRESS,
-                          timeout=390)
+                          timeout=330)
         print(done.out)
     found = rows(done)
     is_crowded = done.crowding is None or done.crowding >= ALONE

@@ -162,12 +162,20 @@ void NativeSurvey::Impl::order_functions(const stacks::Profile& seen) {
         const auto found = some.find(key);
         return found == some.end() ? SIZE_MAX : found->second;
     };
+    std::set<process::FileKey> watched;
+    for (const auto& [pid, files] : files_) watched.insert(files.begin(), files.end());
     using Ranked = std::tuple<size_t, size_t, size_t>; // its own, its file's, where it is now
     std::vector<Ranked> order;
-    for (const SurveyedFunction& function : functions_) {
-        const process::NativeMatch& match = function.match;
-        const size_t rank = rank_in(ranks, FunctionPlace(match.path, match.entry_offset));
-        order.emplace_back(rank, rank_in(file_ranks, match.path), order.size());
+    for (size_t i = 0; i < functions_.size(); ++i) {
+        const process::NativeMatch& match = functions_[i].match;
+        const FunctionPlace place(match.path, match.entry_offset);
+        const size_t rank = rank_in(ranks, place);
+        if (!watched.contains(match.file)) {
+            if (rank != SIZE_MAX)
+                survey_.not_counted[place] = "the processes that map its file ran too seldom";
+            continue;
+        }
+        order.emplace_back(rank, rank_in(file_ranks, match.path), i);
         if (rank != SIZE_MAX) ++seen_;
     }
     const size_t most =

@@ -75,8 +75,7 @@ bool is_loop(const elf::Function& function) {
 Fd NativeFile::unwind_tables() {
     if (!were_copied_) {
         were_copied_ = true;
-        // The vdso is a copy already.
-        if (fd_.valid()) tables_ = path_ == kVdso ? duplicate(fd_) : copy_tables(fd_, path_);
+        if (fd_.valid()) tables_ = is_copy_ ? duplicate(fd_) : copy_tables(fd_, path_);
     }
     return tables_.valid() ? duplicate(tables_) : Fd();
 }
@@ -126,22 +125,24 @@ VdsoPlace find_vdso(pid_t pid) {
     return {};
 }
 
-NativeFile* NativeFiles::file_of(pid_t pid, const process::Mapping& mapping) {
+std::shared_ptr<NativeFile> NativeFiles::file_of(pid_t pid, const process::Mapping& mapping) {
     std::string path = process::path_within(process::root_of(pid), mapping.path);
     auto opened = process::open_mapped_file(pid, mapping);
     struct stat status = {};
     if (opened && fstat(opened->get(), &status) != 0) status = {};
-    auto [entry, is_new] = by_key_.try_emplace({mapping.device, mapping.inode, path, status.st_size,
-                                                status.st_ctim.tv_sec, status.st_ctim.tv_nsec},
-                                               nullptr);
-    if (is_new)
-        entry->second = &files_.emplace_back(std::move(path), opened ? std::move(*opened) : Fd());
-    return entry->second;
+    std::weak_ptr<NativeFile>& known = files_[{mapping.device, mapping.inode, path, status.st_size,
+                                               status.st_ctim.tv_sec, status.st_ctim.tv_nsec}];
+    auto file = known.lock();
+    if (file) return file;
+    file = std::make_shared<NativeFile>(std::move(path), opened ? std::move(*opened) : Fd(), false);
+    known = file;
+    std::erase_if(files_, [](const auto& one) { return one.second.expired(); });
+    return file;
 }
 
-NativeFile* NativeFiles::vdso(uint64_t size) {
+std::shared_ptr<NativeFile> NativeFiles::vdso(uint64_t size) {
     auto [entry, is_new] = vdso_.try_emplace(size, nullptr);
-    if (is_new) entry->second = &files_.emplace_back(kVdso, copy_own_vdso(size));
+    if (is_new) entry->second = std::make_shared<NativeFile>(kVdso, copy_own_vdso(size), true);
     return entry->second;
 }
 

@@ -30,7 +30,9 @@ struct NativeFunction {
 // A file that a process maps, as far as its stacks need it.
 class NativeFile {
   public:
-    NativeFile(std::string path, Fd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+    // `is_copy`: nobody else can change or shorten the file.
+    NativeFile(std::string path, Fd fd, bool is_copy)
+        : path_(std::move(path)), fd_(std::move(fd)), is_copy_(is_copy) {}
 
     const std::string& path() const { return path_; }
     const Fd& fd() const { return fd_; } // invalid: it could not be opened
@@ -44,6 +46,7 @@ class NativeFile {
   private:
     std::string path_;
     Fd fd_;
+    bool is_copy_;
     std::shared_ptr<const elf::ElfFile> symbols_;
     bool was_opened_ = false;
     Fd tables_;
@@ -63,14 +66,15 @@ struct VdsoPlace {
 // Both 0: the process has none, or is gone.
 VdsoPlace find_vdso(pid_t pid);
 
-// The files of all processes whose stacks are read: each is read once, however many map it.
-// Outlives the unwinders that share it. Not thread-safe.
+// The files of all processes whose stacks are read: each is read once for all that map it at the
+// same time. Not thread-safe.
 class NativeFiles {
   public:
-    NativeFile* file_of(pid_t pid, const process::Mapping& mapping);
+    // Kept as long as one of those that asked for it keeps it.
+    std::shared_ptr<NativeFile> file_of(pid_t pid, const process::Mapping& mapping);
     // The code that the kernel maps into each process; ours serves for all where `size` is its
     // size.
-    NativeFile* vdso(uint64_t size);
+    std::shared_ptr<NativeFile> vdso(uint64_t size);
 
     // Looks at mappings in passing must not add up to more than some of a CPU, for however many
     // processes.
@@ -81,9 +85,8 @@ class NativeFiles {
     // Device, inode, by what name the process knows it (in two containers it may have two), and, as
     // a file may be written to in its place, its size and when it was changed.
     using Key = std::tuple<uint64_t, uint64_t, std::string, int64_t, int64_t, int64_t>;
-    std::deque<NativeFile> files_; // each open, so that no inode is used again
-    std::map<Key, NativeFile*> by_key_;
-    std::map<uint64_t, NativeFile*> vdso_;
+    std::map<Key, std::weak_ptr<NativeFile>> files_; // each open, so that no inode is used again
+    std::map<uint64_t, std::shared_ptr<NativeFile>> vdso_;
     Clock::time_point start_ = Clock::now();
     std::chrono::nanoseconds looking_{0};
 };

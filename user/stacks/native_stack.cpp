@@ -8,6 +8,7 @@
 #include <cstring>
 #include <ctime>
 #include <optional>
+#include <set>
 #include <unordered_map>
 
 #include "process/maps.h"
@@ -76,13 +77,17 @@ class NativeUnwinder::Impl {
     void add_vdso();
     const NativeFunction* function_at(uint64_t address);
     Result<bool> look_in_passing();
+    NativeFile* keep(const std::shared_ptr<NativeFile>& file) {
+        return used_.insert(file).first->get();
+    }
 
     pid_t pid_;
     std::unique_ptr<Dwfl, DwflDeleter> dwfl_;
     std::vector<process::Mapping> mappings_;
     VdsoPlace vdso_;
     std::shared_ptr<NativeFiles> files_;
-    std::vector<Range> ranges_; // executable, by address
+    std::set<std::shared_ptr<NativeFile>> used_; // all that ever were mapped
+    std::vector<Range> ranges_;                  // executable, by address
     std::unordered_map<uint64_t, const NativeFunction*> by_address_;
     NativeFunction nowhere_;
     Clock::time_point looked_at_{};
@@ -99,8 +104,8 @@ Result<void> NativeUnwinder::Impl::report_modules(const std::vector<process::Map
     by_address_.clear();
     for (const process::Mapping& mapping : mappings)
         if (mapping.executable)
-            ranges_.push_back(
-                {mapping.start, mapping.end, mapping.file_offset, files_->file_of(pid_, mapping)});
+            ranges_.push_back({mapping.start, mapping.end, mapping.file_offset,
+                               keep(files_->file_of(pid_, mapping))});
     const auto modules = process::load_modules(pid_);
     if (!modules) return modules.error();
     dwfl_.reset(dwfl_begin(&kDwflCallbacks));
@@ -128,7 +133,7 @@ Result<void> NativeUnwinder::Impl::report_modules(const std::vector<process::Map
 
 void NativeUnwinder::Impl::add_vdso() {
     if (vdso_.start == 0) return;
-    NativeFile* file = files_->vdso(vdso_.end - vdso_.start);
+    NativeFile* file = keep(files_->vdso(vdso_.end - vdso_.start));
     ranges_.push_back({vdso_.start, vdso_.end, 0, file});
     std::sort(ranges_.begin(), ranges_.end(),
               [](const Range& a, const Range& b) { return a.start < b.start; });

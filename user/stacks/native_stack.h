@@ -20,7 +20,7 @@ using Registers = std::span<const __u64>;
 
 struct NativeStack {
     struct Frame {
-        const NativeFunction* function = nullptr; // lives as long as the files
+        const NativeFunction* function = nullptr; // lives as long as the unwinder
         uint64_t low = 0; // its part of the stack: from here up to where its caller's begins
     };
     std::vector<Frame> frames; // innermost first
