@@ -19,6 +19,7 @@ PROGRESS = "python:__main__:token_done"
 ALONE = 1.2  # as in bisect_test
 EXTRA_US = 1500  # in each of a token's two calls of Attention.forward
 LIMITS = ("--max-cpu=2", "--max-slowdown=400%", "--precision=10%", "--time=90s")
+OF_EACH_RUNG = (*LIMITS[:2], "--precision=20%", "--time=30s", "--slice=300ms")
 # Calls a token, of what is one after the other: a dose of one is a dose of the token.
 SERIAL = {"*:Attention.forward": 2, "*:FeedForward.forward": 2,
           "+libtorch_cpu.so*:at::_ops::linear::call": 9}
@@ -65,7 +66,8 @@ def test_what_runs_and_which_functions_matter() -> None:
         assert seen.status == 0, seen
         python = {one["function"] for one in json.loads(seen.out)["python"]["functions"]}
         assert {"Attention.forward", "FeedForward.forward", "Scorer.forward"} <= python, python
-        found = Experiment(target.pid, "*:*\n", "--bisect", *LIMITS, progress=PROGRESS, timeout=330)
+        found = Experiment(target.pid, "*:*\n", "--bisect", *OF_EACH_RUNG, progress=PROGRESS,
+                           timeout=330)
         assert found.status == 0, found
         matter = {name for name, one in rows(found).items() if one["verdict"] == "matters"}
         print(f"  crowding {found.crowding}; of Python matter: {sorted(matter)}")
