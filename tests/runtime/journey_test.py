@@ -34,6 +34,7 @@ def serving(extra_us: int) -> Iterator[Conversation]:
     """A decoder that serves all the time; each answer is that of one that nobody looks at."""
     reference, _ = undisturbed(decoder(extra_us))
     target = Conversation(decoder(extra_us))
+    assert target.ask() == reference  # it has begun
     need_core(target.pid)
     with target.busy(reference):
         yield target
@@ -61,8 +62,8 @@ def rows(experiment: Experiment) -> dict[str, dict]:
 def test_what_runs_and_which_functions_matter() -> None:
     with serving(EXTRA_US) as target:
         page = scratch() / "map.html"
-        seen = Run("discover", "--json", "--pid", str(target.pid), "--for", "8s", "--html", str(page),
-                   timeout=120)
+        seen = Run("discover", "--json", "--pid", str(target.pid), "--for", "8s", "--top", "0",
+                   "--html", str(page), timeout=120)
         assert seen.status == 0, seen
         python = {one["function"] for one in json.loads(seen.out)["python"]["functions"]}
         assert {"Attention.forward", "FeedForward.forward", "Scorer.forward"} <= python, python
@@ -70,7 +71,7 @@ def test_what_runs_and_which_functions_matter() -> None:
                            timeout=330)
         assert found.status == 0, found
         matter = {name for name, one in rows(found).items() if one["verdict"] == "matters"}
-        print(f"  crowding {found.crowding}; of Python matter: {sorted(matter)}")
+        print(f"  crowding {found.crowding}\n{found.out}")
         assert any(name.startswith("__main__") for name in matter), found
         if found.crowding is not None and found.crowding < ALONE:
             assert not [name for name in matter if "Scorer" in name], found

@@ -55,8 +55,7 @@ struct Survey {
     std::vector<SurveyedFunction> functions; // those that were watched
     size_t not_watched = 0;                  // for lack of time
     size_t processes_not_watched = 0;        // of a large tree: all but those that ran most
-    size_t left_out =
-        0; // seen by nobody, not asked for, and too many, or a probe is expensive there
+    size_t left_out = 0; // seen by nobody, not asked for, and too many, or dear to probe
     std::map<FunctionPlace, std::string> not_counted; // why these were not watched
     std::vector<process::Skipped> skipped;            // what can't be probed
     size_t refused = 0;                               // the kernel takes no probe there
