@@ -8,6 +8,7 @@
 #   scripts/bench.sh slices      services with all targets at once, and one after the other
 #   scripts/bench.sh shapes      the worked examples of docs/methodology.md
 #   scripts/bench.sh device      who waits for whom, of 100 random hosts and devices whose answer is known
+#   scripts/bench.sh scale       a tree of 200 processes, 1,000 threads, 20,000 Python and 250,000 native functions
 #   scripts/bench.sh stacks      how many stacks are wrong, of a million of each program and Python
 #   scripts/bench.sh coverage    how often the model of experiments is right, of 4,000 simulated services
 #   scripts/bench.sh live        how often it is right, of 120 running services drawn at random; 50 minutes
@@ -20,10 +21,10 @@ default=(cost error outsider syscall attach tree newborn family python regroup i
 parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=("${default[@]}")
 for part in "${parts[@]}"; do
-    case " ${default[*]} slices shapes device stacks coverage live module " in
+    case " ${default[*]} slices shapes device scale stacks coverage live module " in
     *" $part "*) ;;
     *)
-        echo "unknown part '$part': ${default[*]} slices shapes device stacks coverage live module" >&2
+        echo "unknown part '$part': ${default[*]} slices shapes device scale stacks coverage live module" >&2
         exit 2
         ;;
     esac
@@ -67,6 +68,7 @@ for part in "${parts[@]}"; do
             SPEEDBUMP_DEVICE_SEED=${DEVICE_SEED:-1} build/tests/runtime/device_live_test \
             --gtest_filter='*RandomConfigurations*'
         ;;
+    scale) python3 tests/bench/scale.py build/speedbump ;;
     services) python3 tests/bench/experiment_services.py build/speedbump build/bench-services ;;
     inspect)
         scripts/sid-root.sh >&2

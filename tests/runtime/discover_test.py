@@ -21,6 +21,9 @@ from harness import *
 from harness import _leftovers
 
 
+LARGE_TREE = pathlib.Path(__file__).parents[1] / "programs" / "large_tree.py"
+
+
 def discover(pid: int, *options: str) -> dict:
     done = subprocess.run(
         [SPEEDBUMP, "discover", "--pid", str(pid), "--json", *options],
@@ -640,6 +643,25 @@ def test_threads_that_fight_for_the_interpreter_are_all_counted() -> None:
         times = 101 * 99 * (stacks["to_ns"] - stacks["from_ns"]) / 1e9
         assert abs(stacks["all"] + stacks["failed"] - times) < 0.05 * times, (times, stacks)
         assert stacks["failed"] < 0.02 * times, (times, stacks)
+
+
+def test_in_a_large_tree_calls_are_counted_where_it_runs() -> None:
+    tree = subprocess.Popen(
+        [need("/usr/bin/python3"), str(LARGE_TREE), "1000", "40", "80"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    _leftovers.append(tree.kill)
+    pids = {int(word) for word in tree.stdout.readline().split()}
+    assert len(pids) == 40, pids
+    found = discover(tree.pid, "--for", "4s")
+    native = found["native"]
+    assert native["processes_not_watched"] == 32, native
+    counted = {int(pid) for one in native["functions"] for pid in one.get("processes", ())}
+    assert tree.pid in counted and counted <= pids and len(counted) <= 8, counted
+    # The one thread that works without pause: all others together are a fifth of it at most.
+    active = {one["function"]: one["active"] for one in found["python"]["functions"]}
+    assert active["heavy"] > active["light"] > 0, active
+    tree.stdin.close()
+    tree.wait(timeout=30)
 
 
 def test_python_functions_are_listed() -> None:

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
@@ -167,6 +168,26 @@ TEST_F(ResolverTest, FindsAFunctionOfTheMainExecutable) {
     ASSERT_EQ(::fstat(resolver.descriptor(match.file), &held), 0);
     EXPECT_EQ(own.st_ino, held.st_ino);
     EXPECT_EQ(resolver.descriptor({1, 1}), -1);
+}
+
+TEST_F(ResolverTest, FindsSitesWhenItIsAskedTo) {
+    const targets::TargetsFile file = file_of("+exe:resolver_test_plain\n");
+    Resolver now(file, {});
+    Resolver later(file, {}, Placing::kLater);
+    const auto placed = now.look_at_process(::getpid());
+    const auto found = later.look_at_process(::getpid());
+    ASSERT_TRUE(placed && found);
+    ASSERT_EQ(found->matches.size(), 1U);
+    EXPECT_EQ(found->matches[0].entry_offset, placed->matches[0].entry_offset);
+    EXPECT_EQ(found->matches[0].site.file_offset, 0U);
+    const auto sites = later.place(found->matches);
+    ASSERT_EQ(sites.size(), 1U);
+    ASSERT_TRUE(sites[0]);
+    EXPECT_EQ(sites[0]->file_offset, placed->matches[0].site.file_offset);
+    EXPECT_EQ(sites[0]->instruction, placed->matches[0].site.instruction);
+    NativeMatch unknown = found->matches[0];
+    unknown.file.inode += 1;
+    EXPECT_FALSE(later.place(std::array{unknown})[0]);
 }
 
 TEST_F(ResolverTest, FoldsTheNamesOfOneAddress) {

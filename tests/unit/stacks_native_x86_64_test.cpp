@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <array>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "process/maps.h"
 #include "stacks/native_stack.h"
 
 namespace speedbump::stacks {
@@ -57,6 +59,23 @@ TEST(NativeUnwinder, FindsTheCallersOfAThread) {
     EXPECT_EQ(names[0], "sb_test_inner");
     EXPECT_EQ(names[1], "sb_test_outer");
     EXPECT_THAT(names[2], HasSubstr("FindsTheCallersOfAThread"));
+}
+
+TEST(NativeUnwinder, FilesAreReadOnceForAllThatMapThem) {
+    const auto files = std::make_shared<NativeFiles>();
+    auto first = NativeUnwinder::open(getpid(), files);
+    auto second = NativeUnwinder::open(getpid(), files);
+    ASSERT_TRUE(first && second);
+    std::vector<std::string> names;
+    std::vector<std::string> same;
+    sb_test_outer(*first, names);
+    sb_test_outer(*second, same);
+    EXPECT_EQ(names, same);
+    const auto mappings = process::read_maps(getpid());
+    ASSERT_TRUE(mappings);
+    for (const process::Mapping& mapping : *mappings)
+        if (mapping.executable)
+            EXPECT_EQ(files->file_of(getpid(), mapping), files->file_of(getpid(), mapping));
 }
 
 TEST(NativeUnwinder, SurvivesAnyRegistersAndStack) {

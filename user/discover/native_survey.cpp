@@ -7,13 +7,12 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <tuple>
 #include <utility>
 
+#include "discover/inlined_places.h"
 #include "engine/engines.h"
-#include "process/maps.h"
-#include "process/remote_elf.h"
 #include "sb_common.h"
-#include "targets/matcher.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -27,11 +26,13 @@ using std::chrono::nanoseconds;
 constexpr size_t kFirstBatch = 256;
 constexpr size_t kLargestBatch = 8192;
 constexpr size_t kMaxFunctions = SB_MAX_TARGETS;
+constexpr size_t kMaxUnseen = 32'768;   // more than can be watched in any time that is usual
+constexpr size_t kLargeTree = 32;       // more processes than that
+constexpr size_t kWatchedProcesses = 8; // of a large tree
 constexpr milliseconds kShortestWatch(50);
 constexpr milliseconds kLook(2);
 constexpr milliseconds kLongestLook(20); // while a batch is as cheap as it began
 constexpr milliseconds kLongEnough(500);
-constexpr milliseconds kInlinedLimit(5000); // for the debug information of a file
 
 } // namespace
 
@@ -42,7 +43,7 @@ class NativeSurvey::Impl {
          const targets::TargetsFile& file)
         : options_(options),
           features_(features),
-          resolver_(file, {engine::site_options(features_)}) {}
+          resolver_(file, {engine::site_options(features_)}, process::Placing::kLater) {}
 
     Result<void> prepare(const targets::TargetsFile& file);
     Result<void> choose(const stacks::Profile& seen);
@@ -50,7 +51,13 @@ class NativeSurvey::Impl {
     Survey result();
 
   private:
+    Result<void> look_at(pid_t pid);
+    Result<void> choose_processes(const stacks::Profile& seen);
+    void order_functions(const stacks::Profile& seen);
+    void place_functions();
     Result<std::vector<engine::Attached>> attach(const std::vector<uint32_t>& batch);
+    Result<void> attach_file(const engine::FileProbes& file, const std::vector<pid_t>& pids,
+                             std::vector<engine::Attached>& all);
     Result<double> take_counts(std::map<uint32_t, double>* costs);
     Result<bool> watch(const std::vector<uint32_t>& batch, nanoseconds time, nanoseconds min_time);
     void mark_dear(const std::map<uint32_t, double>& costs, nanoseconds watched);
@@ -61,7 +68,7 @@ class NativeSurvey::Impl {
     bool is_wanted(uint32_t index) const { // in a batch that is tried once more
         return !functions_[index].is_dear && !refused_.contains(index);
     }
-    void find_inlined(const targets::TargetsFile& file);
+    bool is_large() const { return options_.pids.size() > kLargeTree; }
     bool is_over() const { return (*interrupted_)() || Clock::now() >= end_; }
 
     const SurveyOptions options_;
@@ -82,68 +89,56 @@ class NativeSurvey::Impl {
     double cost_ns_ = 0; // of all counting so far
 };
 
-// In each file that the processes map and a line names.
-void NativeSurvey::Impl::find_inlined(const targets::TargetsFile& file) {
-    std::set<process::FileKey> done;
-    for (const pid_t pid : options_.pids) {
-        const auto modules = process::load_modules(pid);
-        const auto mappings = process::read_maps(pid);
-        if (!modules || !mappings) continue; // it ended
-        for (const process::Mapping& mapping : *mappings) {
-            if (!mapping.executable || !done.insert({mapping.device, mapping.inode}).second)
-                continue;
-            targets::BinaryIdentity identity{mapping.path, "", false};
-            for (const process::RemoteModule& module : *modules)
-                if (module.contains_code(mapping.start)) {
-                    identity.soname = module.soname();
-                    identity.is_main_executable = module.is_executable();
-                }
-            std::vector<const targets::TargetLine*> lines;
-            for (const targets::TargetLine& line : file.lines)
-                if (targets::binary_matches(line.container, identity)) lines.push_back(&line);
-            if (lines.empty()) continue;
-            const auto is_wanted = [&lines](const std::vector<std::string_view>& names) {
-                return std::any_of(lines.begin(), lines.end(), [&names](const auto* line) {
-                    return targets::symbol_matches(*line, {names, 0});
-                });
-            };
-            const auto fd = process::open_mapped_file(pid, mapping);
-            if (!fd) continue;
-            const elf::DebugSearch search{"/proc/" + std::to_string(pid) + "/root",
-                                          elf::DebugSearch{}.directories};
-            auto inlined =
-                elf::find_inlined(fd->get(), mapping.path, search, is_wanted, kInlinedLimit);
-            if (!inlined) {
-                log::warning(inlined.error().message);
-                continue;
-            }
-            for (elf::InlinedFunction& function : *inlined)
-                survey_.inlined.push_back({mapping.path, std::move(function)});
-        }
-    }
-}
-
 Result<void> NativeSurvey::Impl::prepare(const targets::TargetsFile& file) {
     if (auto rights = engine::require_attach_rights(features_); !rights) return rights;
-    for (const pid_t pid : options_.pids) {
-        auto findings = resolver_.look_at_process(pid);
-        if (!findings && findings.error().kind == ErrorKind::kNotFound) continue; // it ended
-        if (!findings) return std::move(findings).error();
-        files_[pid] = std::move(findings->files);
-        for (process::NativeMatch& match : findings->matches)
-            functions_.push_back({std::move(match), {}, {}, false});
-        std::move(findings->skipped.begin(), findings->skipped.end(),
-                  std::back_inserter(survey_.skipped));
-    }
+    const size_t first = is_large() ? kWatchedProcesses : options_.pids.size();
+    for (size_t i = 0; i < first; ++i)
+        if (auto looked = look_at(options_.pids[i]); !looked) return looked;
     for (const size_t line : resolver_.unmatched_lines())
         survey_.unmatched.push_back(file.lines[line].original);
-    if (options_.is_asked_for) find_inlined(file);
+    if (options_.is_asked_for) survey_.inlined = find_inlined(options_.pids, file);
     auto opened = engine::open_counting(features_);
     if (!opened) return std::move(opened).error();
     engines_ = std::move(*opened);
     const auto floors = engines_.probes->calibrate();
     if (!floors) return floors.error();
     floors_ = *floors;
+    return {};
+}
+
+// Takes in what the lines select in a process.
+Result<void> NativeSurvey::Impl::look_at(pid_t pid) {
+    auto findings = resolver_.look_at_process(pid);
+    if (!findings && findings.error().kind == ErrorKind::kNotFound) return {}; // it ended
+    if (!findings) return std::move(findings).error();
+    files_[pid] = std::move(findings->files);
+    for (process::NativeMatch& match : findings->matches)
+        functions_.push_back({std::move(match), {}, {}, false});
+    std::move(findings->skipped.begin(), findings->skipped.end(),
+              std::back_inserter(survey_.skipped));
+    return {};
+}
+
+// Which processes are watched: all, or those of a large tree that ran most.
+Result<void> NativeSurvey::Impl::choose_processes(const stacks::Profile& seen) {
+    if (is_large()) {
+        const auto active = [&seen](pid_t pid) {
+            const auto found = seen.active_by_process().find(pid);
+            return found == seen.active_by_process().end() ? 0 : found->second;
+        };
+        std::vector<pid_t> pids = options_.pids;
+        std::stable_sort(pids.begin(), pids.end(),
+                         [&active](pid_t a, pid_t b) { return active(a) > active(b); });
+        const auto before = std::exchange(files_, {});
+        for (const pid_t pid : pids) {
+            if (files_.size() == kWatchedProcesses) break;
+            if (const auto known = before.find(pid); known != before.end())
+                files_.insert(*known);
+            else if (auto looked = look_at(pid); !looked)
+                return looked;
+        }
+        survey_.processes_not_watched = options_.pids.size() - files_.size();
+    }
     const auto processes = engines_.tree->list_processes();
     if (!processes) return processes.error();
     for (const tree::ListedProcess& process : *processes) {
@@ -155,32 +150,84 @@ Result<void> NativeSurvey::Impl::prepare(const targets::TargetsFile& file) {
     return {};
 }
 
-// What was seen first, then the cheapest. What nobody has seen or asked for is not worth a
-// single-stepped probe.
-Result<void> NativeSurvey::Impl::choose(const stacks::Profile& seen) {
+// Those that were seen come first, then the others of the files that these are in.
+void NativeSurvey::Impl::order_functions(const stacks::Profile& seen) {
     std::map<FunctionPlace, size_t> ranks;
-    for (const stacks::Profile::NativeKey* key : seen.busiest_native())
+    std::map<std::string, size_t> file_ranks;
+    for (const stacks::Profile::NativeKey* key : seen.busiest_native()) {
         ranks.try_emplace({key->path, key->entry_offset}, ranks.size());
-    const auto rank = [&ranks](const SurveyedFunction& function) {
-        const auto found = ranks.find({function.match.path, function.match.entry_offset});
-        return found == ranks.end() ? SIZE_MAX : found->second;
-    };
-    if (!options_.is_asked_for)
-        survey_.left_out = std::erase_if(functions_, [&](const SurveyedFunction& function) {
-            return function.match.site.kind == elf::SiteKind::kSingleStep &&
-                   rank(function) == SIZE_MAX;
-        });
-    std::stable_sort(functions_.begin(), functions_.end(), [&](const auto& a, const auto& b) {
-        return std::pair(rank(a), a.match.site.kind) < std::pair(rank(b), b.match.site.kind);
-    });
-    seen_ = static_cast<size_t>(
-        std::count_if(functions_.begin(), functions_.end(),
-                      [&](const auto& function) { return rank(function) != SIZE_MAX; }));
-    if (functions_.size() > kMaxFunctions) {
-        survey_.not_watched = functions_.size() - kMaxFunctions;
-        functions_.resize(kMaxFunctions);
-        seen_ = std::min(seen_, kMaxFunctions);
+        file_ranks.try_emplace(key->path, file_ranks.size());
     }
+    const auto rank_in = [](const auto& some, const auto& key) {
+        const auto found = some.find(key);
+        return found == some.end() ? SIZE_MAX : found->second;
+    };
+    std::set<process::FileKey> watched;
+    for (const auto& [pid, files] : files_) watched.insert(files.begin(), files.end());
+    using Ranked = std::tuple<size_t, size_t, size_t>; // its own, its file's, where it is now
+    std::vector<Ranked> order;
+    for (size_t i = 0; i < functions_.size(); ++i) {
+        const process::NativeMatch& match = functions_[i].match;
+        const FunctionPlace place(match.path, match.entry_offset);
+        const size_t rank = rank_in(ranks, place);
+        if (!watched.contains(match.file)) {
+            if (rank != SIZE_MAX)
+                survey_.not_counted[place] = "the processes that map its file ran too seldom";
+            continue;
+        }
+        order.emplace_back(rank, rank_in(file_ranks, match.path), i);
+        if (rank != SIZE_MAX) ++seen_;
+    }
+    const size_t most =
+        options_.is_asked_for ? kMaxFunctions : std::min(seen_ + kMaxUnseen, kMaxFunctions);
+    std::sort(order.begin(), order.end());
+    if (order.size() > most) {
+        (options_.is_asked_for ? survey_.not_watched : survey_.left_out) = order.size() - most;
+        order.resize(most);
+        seen_ = std::min(seen_, most);
+    }
+    std::vector<SurveyedFunction> ordered;
+    ordered.reserve(order.size());
+    for (const Ranked& one : order) ordered.push_back(std::move(functions_[std::get<2>(one)]));
+    functions_ = std::move(ordered);
+}
+
+// Finds the sites of all, and leaves out those that can't be probed, and, unless the user has asked
+// for them, those that nobody has seen and that would be single-stepped.
+void NativeSurvey::Impl::place_functions() {
+    std::vector<process::NativeMatch> matches;
+    for (const SurveyedFunction& function : functions_) matches.push_back(function.match);
+    auto sites = resolver_.place(matches);
+    std::vector<SurveyedFunction> kept;
+    const size_t seen = std::exchange(seen_, 0);
+    for (size_t i = 0; i < functions_.size(); ++i) {
+        process::NativeMatch& match = functions_[i].match;
+        if (!sites[i]) {
+            survey_.skipped.push_back({match.path, match.name, match.line_index,
+                                       "not probed: " + sites[i].error().message});
+            continue;
+        }
+        const bool is_worth_it =
+            options_.is_asked_for || i < seen || sites[i]->kind != elf::SiteKind::kSingleStep;
+        if (!is_worth_it) {
+            ++survey_.left_out;
+            continue;
+        }
+        match.site = std::move(*sites[i]);
+        if (i < seen) ++seen_;
+        kept.push_back(std::move(functions_[i]));
+    }
+    functions_ = std::move(kept);
+    std::stable_sort(
+        functions_.begin() + static_cast<std::ptrdiff_t>(seen_), functions_.end(),
+        [](const auto& a, const auto& b) { return a.match.site.kind < b.match.site.kind; });
+}
+
+// What was seen first, then the cheapest.
+Result<void> NativeSurvey::Impl::choose(const stacks::Profile& seen) {
+    if (auto chosen = choose_processes(seen); !chosen) return chosen;
+    order_functions(seen);
+    place_functions();
     engine::TargetSettings counting; // a delay of 0
     for (uint32_t i = 0; i < functions_.size(); ++i)
         if (auto done = engines_.probes->configure(i, counting, 0, {}); !done) return done;
@@ -197,20 +244,35 @@ Result<std::vector<engine::Attached>> NativeSurvey::Impl::attach(
     std::vector<engine::Attached> all;
     for (const auto& [key, list] : probes) {
         const engine::FileProbes file{resolver_.descriptor(key), list};
-        for (const auto& [pid, files] : files_) {
-            if (!files.contains(key)) continue;
-            std::vector<engine::RefusedProbe> refused;
-            auto attached = engines_.probes->attach(file, pid, refused);
-            for (const engine::RefusedProbe& one : refused) refused_.insert(one.probe.target);
-            if (!attached && attached.error().kind == ErrorKind::kNotFound) continue; // it ended
-            if (!attached) {
-                engines_.probes->release(std::move(all));
-                return std::move(attached).error();
-            }
-            all.push_back(std::move(*attached));
+        std::vector<pid_t> pids;
+        for (const auto& [pid, files] : files_)
+            if (files.contains(key)) pids.push_back(pid);
+        if (auto attached = attach_file(file, pids, all); !attached) {
+            engines_.probes->release(std::move(all));
+            return std::move(attached).error();
         }
     }
     return all;
+}
+
+Result<void> NativeSurvey::Impl::attach_file(const engine::FileProbes& file,
+                                             const std::vector<pid_t>& pids,
+                                             std::vector<engine::Attached>& all) {
+    auto at_once = engines_.probes->attach_each(file, pids);
+    for (size_t i = 0; i < pids.size(); ++i) {
+        if (at_once[i]) {
+            all.push_back(std::move(at_once[i]));
+            continue;
+        }
+        std::vector<engine::RefusedProbe> refused; // that, or the process has ended
+        auto attached = engines_.probes->attach(file, pids[i], refused);
+        for (const engine::RefusedProbe& one : refused) refused_.insert(one.probe.target);
+        if (attached)
+            all.push_back(std::move(*attached));
+        else if (attached.error().kind != ErrorKind::kNotFound)
+            return std::move(attached).error();
+    }
+    return {};
 }
 
 // Takes in what was counted since the last time; what that cost, in ns. `costs`: of each function,

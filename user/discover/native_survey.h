@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "elf/inlined.h"
+#include "discover/inlined_places.h"
 #include "engine/features.h"
 #include "process/resolver.h"
 #include "stacks/profile.h"
@@ -54,24 +54,22 @@ struct SurveyedFunction {
 struct Survey {
     std::vector<SurveyedFunction> functions; // those that were watched
     size_t not_watched = 0;                  // for lack of time
-    size_t left_out = 0; // seen by nobody, not asked for, and a probe is expensive there
+    size_t processes_not_watched = 0;        // of a large tree: all but those that ran most
+    size_t left_out = 0; // seen by nobody, not asked for, and too many, or dear to probe
     std::map<FunctionPlace, std::string> not_counted; // why these were not watched
     std::vector<process::Skipped> skipped;            // what can't be probed
     size_t refused = 0;                               // the kernel takes no probe there
     std::chrono::nanoseconds duration{0};
     double added_cpu = 0; // of one CPU: calls counted times what a count costs on this host
     std::vector<std::string> unmatched; // lines that name no function of a symbol table
-    struct Inlined {
-        std::string path;
-        elf::InlinedFunction function;
-    };
-    std::vector<Inlined> inlined; // that lines name: their calls are not counted there
+    std::vector<InlinedPlace> inlined;  // that lines name
 };
 
 // Counts the calls of native functions, under a budget. Nothing is delayed.
 class NativeSurvey {
   public:
-    // Finds what the lines of `file` select in the processes. Probes nothing in them.
+    // Finds what the lines of `file` select in the processes (of a large tree: in some of them).
+    // Probes nothing in them.
     static Result<NativeSurvey> prepare(const SurveyOptions& options,
                                         const engine::Features& features,
                                         const targets::TargetsFile& file);
@@ -82,7 +80,9 @@ class NativeSurvey {
     // Counts the calls of the functions that were `seen` in stacks, for half of the time, then, as
     // far as they are cheap or asked for, of the others, in batches. What is called too often for
     // the budget is watched for moments only. Stops early, with what it has, when `interrupted`
-    // says so. All probes are out when it returns. To be called once.
+    // says so. Of a large tree those processes are watched that had most active stacks: putting
+    // one probe in place takes the kernel a look at each process that maps the file. All probes are
+    // out when it returns. To be called once.
     Result<Survey> count(const stacks::Profile& seen, std::chrono::nanoseconds time,
                          const std::function<bool()>& interrupted);
 

@@ -114,6 +114,7 @@ class StackSampling {
     const std::function<bool()>& interrupted_;
     const nanoseconds period_;
     std::unique_ptr<stacks::StackSampler> sampler_;
+    std::shared_ptr<stacks::NativeFiles> files_ = std::make_shared<stacks::NativeFiles>();
     std::map<pid_t, Process> processes_;
     std::vector<pid_t> refused_; // once told, not again
     StackSurvey result_;
@@ -151,7 +152,7 @@ bool StackSampling::open_process(pid_t pid) {
         }
     }
     if (sampler_) {
-        auto unwinder = stacks::NativeUnwinder::open(pid);
+        auto unwinder = stacks::NativeUnwinder::open(pid, files_);
         if (unwinder)
             process.unwinder = std::move(*unwinder);
         else

@@ -45,12 +45,12 @@ struct Sighting {
 } // namespace
 
 struct Resolver::Impl {
-    Impl(const targets::TargetsFile& targets_file, elf::PlacementOptions options);
+    Impl(const targets::TargetsFile& targets_file, elf::PlacementOptions options, Placing when);
 
     struct File {
         Fd fd; // open while there are matches, so that the inode is not used again
         std::string path;
-        std::shared_ptr<const elf::ElfFile> elf; // kept while an IFUNC waits for a process
+        std::shared_ptr<const elf::ElfFile> elf; // kept while an IFUNC waits, or places are to come
         std::string soname;
         std::set<std::pair<std::string, bool>> identities; // path, is the main executable
         std::set<size_t> lines;                            // whose BINARY names it
@@ -95,6 +95,7 @@ struct Resolver::Impl {
 
     const targets::TargetsFile& targets;
     elf::PlacementOptions placement;
+    Placing placing;
     // native lines by the text of BINARY, each list ascending
     std::vector<std::pair<targets::Pattern, std::vector<size_t>>> binaries;
     std::vector<std::string> prefixes; // fixed parts of absolute patterns
@@ -105,8 +106,9 @@ struct Resolver::Impl {
     Findings held; // of a look that came to no end, for the next one
 };
 
-Resolver::Impl::Impl(const targets::TargetsFile& targets_file, elf::PlacementOptions options)
-    : targets(targets_file), placement(options), matched(targets_file.lines.size()) {
+Resolver::Impl::Impl(const targets::TargetsFile& targets_file, elf::PlacementOptions options,
+                     Placing when)
+    : targets(targets_file), placement(options), placing(when), matched(targets_file.lines.size()) {
     std::unordered_map<std::string_view, size_t> place;
     std::set<std::string> unique_prefixes;
     for (size_t index = 0; index < targets.lines.size(); ++index) {
@@ -230,7 +232,8 @@ Result<void> Resolver::Impl::look(const FileKey& key, Fd fd, const Sighting& sig
     }
     if (!file.fd.valid()) file.fd = std::move(fd);
     match(file, key, sighting, !has_new_lines, findings);
-    if (!file.waits_for_ifunc) file.elf.reset();
+    const bool has_to_place = placing == Placing::kLater && !file.reported.empty();
+    if (!file.waits_for_ifunc && !has_to_place) file.elf.reset();
     if (file.reported.empty() && !file.waits_for_ifunc) file.fd.reset();
     return {};
 }
@@ -289,6 +292,12 @@ void Resolver::Impl::match(File& file, const FileKey& key, const Sighting& sight
         chosen.push_back(std::move(decision));
     }
     if (entries.empty()) return;
+    if (placing == Placing::kLater) {
+        for (size_t at = 0; at < entries.size(); ++at)
+            findings.matches.push_back({key, file.path, std::move(chosen[at].name), entries[at],
+                                        elf::ProbeSite(), chosen[at].line_index});
+        return;
+    }
     auto sites = elf::place_probes(*file.elf, entries, placement);
     for (size_t at = 0; at < entries.size(); ++at) {
         const size_t line = chosen[at].line_index;
@@ -322,8 +331,9 @@ void Resolver::Impl::match_offset(const File& file, size_t line, Decisions& deci
     }
 }
 
-Resolver::Resolver(const targets::TargetsFile& file, elf::PlacementOptions placement)
-    : impl_(std::make_unique<Impl>(file, placement)) {}
+Resolver::Resolver(const targets::TargetsFile& file, elf::PlacementOptions placement,
+                   Placing placing)
+    : impl_(std::make_unique<Impl>(file, placement, placing)) {}
 Resolver::~Resolver() = default;
 
 Result<Findings> Resolver::look_at_process(pid_t pid) {
@@ -440,6 +450,23 @@ Findings Resolver::look_at_named_files(const std::string& root) {
         std::move(one->skipped.begin(), one->skipped.end(), std::back_inserter(all.skipped));
     }
     return all;
+}
+
+std::vector<Result<elf::ProbeSite>> Resolver::place(std::span<const NativeMatch> matches) const {
+    std::map<FileKey, std::vector<size_t>> by_file;
+    for (size_t at = 0; at < matches.size(); ++at) by_file[matches[at].file].push_back(at);
+    std::vector<Result<elf::ProbeSite>> sites(
+        matches.size(),
+        make_error(ErrorKind::kNotFound, "another file has taken the place of its file"));
+    for (const auto& [key, places] : by_file) {
+        const auto file = impl_->files.find(key);
+        if (file == impl_->files.end() || !file->second.elf) continue;
+        std::vector<uint64_t> entries;
+        for (const size_t at : places) entries.push_back(matches[at].entry_offset);
+        auto placed = elf::place_probes(*file->second.elf, entries, impl_->placement);
+        for (size_t i = 0; i < places.size(); ++i) sites[places[i]] = std::move(placed[i]);
+    }
+    return sites;
 }
 
 int Resolver::descriptor(const FileKey& key) const {

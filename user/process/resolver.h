@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,8 @@ struct NativeMatch {
     std::string path;          // of the file, as the first process that mapped it sees it
     std::string name;          // the name the line matched (the best one for a reader)
     uint64_t entry_offset = 0; // file offset of the first instruction
-    elf::ProbeSite site;
-    size_t line_index = 0; // into TargetsFile::lines
+    elf::ProbeSite site;       // with Placing::kLater: what Resolver::place() gives
+    size_t line_index = 0;     // into TargetsFile::lines
 };
 
 // Something a line named that cannot be slowed, and why: an IFUNC nobody has resolved yet, a
@@ -46,11 +47,16 @@ struct Findings {
     std::vector<Skipped> skipped;     // new ones only
 };
 
+// When probe sites are chosen: with the match, or when the caller asks for those of some matches
+// (what else would be looked at are all functions of all files).
+enum class Placing { kAtOnce, kLater };
+
 // Turns the native lines of a targets file into functions of the files that processes have mapped.
 // Reads each file once, however many processes map it. Not thread-safe.
 class Resolver {
   public:
-    Resolver(const targets::TargetsFile& file, elf::PlacementOptions placement);
+    Resolver(const targets::TargetsFile& file, elf::PlacementOptions placement,
+             Placing placing = Placing::kAtOnce);
     ~Resolver();
 
     // Looks at what the process has mapped now. kNotFound: it is gone. Else the next look has all.
@@ -60,6 +66,10 @@ class Resolver {
                                   bool is_main_executable);
     // Looks at the absolute, glob-free paths that the lines name, whether mapped or not.
     Findings look_at_named_files(const std::string& root);
+
+    // Of matches that were found with Placing::kLater: their sites, or why there is none. Each call
+    // reads all code of the files that they are in.
+    std::vector<Result<elf::ProbeSite>> place(std::span<const NativeMatch> matches) const;
 
     // A descriptor of a file with matches, open as long as the Resolver lives; -1 when unknown.
     // /proc/self/fd/N of it is a path to attach by, whatever happened to the file's name.

@@ -229,22 +229,26 @@ std::string survey_lines(const discover::Survey& survey, size_t top, bool verbos
             "{} functions not watched for lack of time: try a longer --for, or "
             "--native GLOB\n",
             show_count(survey.not_watched));
+    if (survey.processes_not_watched > 0)
+        text += fmt::format(
+            "calls were counted in the processes that ran most; not in {} others: --no-children "
+            "and\n--pid PID for one of them\n",
+            show_count(survey.processes_not_watched));
     if (survey.left_out > 0)
         text += fmt::format(
-            "{} functions left out: no stack showed them, and a probe is expensive there; --native "
-            "GLOB "
-            "watches them\n",
+            "{} functions left out: no stack showed them, and they are too many, or a probe is "
+            "expensive\nthere; --native GLOB watches them\n",
             show_count(survey.left_out));
     for (const std::string& line : survey.unmatched)
         text += fmt::format("no function in a symbol table: {}\n", printable(line));
-    std::vector<const discover::Survey::Inlined*> inlined;
-    for (const discover::Survey::Inlined& one : survey.inlined) inlined.push_back(&one);
+    std::vector<const discover::InlinedPlace*> inlined;
+    for (const discover::InlinedPlace& one : survey.inlined) inlined.push_back(&one);
     std::stable_sort(inlined.begin(), inlined.end(), [](const auto* a, const auto* b) {
         return a->function.places > b->function.places;
     });
     const size_t left_out = top != 0 && inlined.size() > top ? inlined.size() - top : 0;
     inlined.resize(inlined.size() - left_out);
-    for (const discover::Survey::Inlined* one : inlined)
+    for (const discover::InlinedPlace* one : inlined)
         text += printable(fmt::format("inlined, not counted there: {}:{} in {}", one->path,
                                       one->function.name, some_of(one->function.callers))) +
                 "\n";
@@ -339,13 +343,14 @@ std::string discovery_json(const Context& context, const Discovery& discovery) {
     if (discovery.survey) {
         const discover::Survey& survey = *discovery.survey;
         ordered_json inlined = ordered_json::array();
-        for (const discover::Survey::Inlined& one : survey.inlined)
+        for (const discover::InlinedPlace& one : survey.inlined)
             inlined.push_back({{"path", one.path},
                                {"name", one.function.name},
                                {"places", one.function.places},
                                {"callers", one.function.callers}});
         document["native"].update({{"watched", survey.functions.size()},
                                    {"not_watched", survey.not_watched},
+                                   {"processes_not_watched", survey.processes_not_watched},
                                    {"left_out", survey.left_out},
                                    {"refused", survey.refused},
                                    {"added_cpu", survey.added_cpu},

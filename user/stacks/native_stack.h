@@ -10,21 +10,13 @@
 #include <vector>
 
 #include "abi.h"
+#include "stacks/native_files.h"
 #include "util/result.h"
 
 namespace speedbump::stacks {
 
 // As in the kernel's struct pt_regs.
 using Registers = std::span<const __u64>;
-
-// A native function as people know it.
-struct NativeFunction {
-    std::string path;            // of the file, as the process sees it; "[vdso]"; empty: no file
-    std::string name;            // as in the symbol table, demangled; empty: no symbol there
-    uint64_t entry_offset = 0;   // of the function in the file
-    bool in_interpreter = false; // in a file that has the interpreter's loop
-    bool runs_python = false;    // part of the interpreter's loop: Python frames stand for it
-};
 
 struct NativeStack {
     struct Frame {
@@ -42,8 +34,10 @@ struct NativeStack {
 // not touched but for reading what it maps. For one thread at a time.
 class NativeUnwinder {
   public:
-    // kNotFound when the process is gone, kPermission, kUnsupported on aarch64.
-    static Result<NativeUnwinder> open(pid_t pid);
+    // `files`: shared by those of all processes. kNotFound when the process is gone, kPermission,
+    // kUnsupported on aarch64.
+    static Result<NativeUnwinder> open(
+        pid_t pid, std::shared_ptr<NativeFiles> files = std::make_shared<NativeFiles>());
     NativeUnwinder(NativeUnwinder&&) noexcept;
     NativeUnwinder& operator=(NativeUnwinder&&) noexcept;
     ~NativeUnwinder();

@@ -50,7 +50,10 @@ FunctionUse& Profile::use_of(const WholeFrame& frame, bool knows_qualified_names
 void Profile::add(const Sampled& thread, const std::vector<WholeFrame>& frames) {
     if (frames.empty()) return;
     stacks_ += thread.times;
-    if (thread.active) active_stacks_ += thread.times;
+    if (thread.active) {
+        active_stacks_ += thread.times;
+        active_by_process_[thread.pid] += thread.times;
+    }
     const uint32_t sampled =
         tree_.thread(thread.pid, thread.tid, [&thread] { return name_of(thread.pid, thread.tid); });
     const std::string& name = tree_.threads()[sampled].name;

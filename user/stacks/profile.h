@@ -81,6 +81,8 @@ class Profile {
     // Stacks of which only one runtime, or not all of the native callers, could be told.
     uint64_t unmerged() const { return unmerged_; }
     const std::map<Key, FunctionUse>& functions() const { return functions_; }
+    // Of each process with an active stack, how many of these it had.
+    const std::map<pid_t, uint64_t>& active_by_process() const { return active_by_process_; }
     // Those that the symbol tables name.
     const std::map<NativeKey, FunctionUse>& native_functions() const { return native_functions_; }
     // The same, innermost in most stacks first: of threads that were active, then of all.
@@ -93,6 +95,7 @@ class Profile {
 
     uint64_t stacks_ = 0;
     uint64_t active_stacks_ = 0;
+    std::map<pid_t, uint64_t> active_by_process_;
     uint64_t python_stacks_ = 0;
     uint64_t native_stacks_ = 0;
     std::array<uint64_t, kUnreadKinds> failed_{};

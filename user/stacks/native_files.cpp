@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT
+#include "stacks/native_files.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <utility>
+
+#include "elf/demangle.h"
+#include "elf/image.h"
+#include "process/remote_elf.h"
+
+namespace speedbump::stacks {
+
+namespace {
+
+constexpr uint64_t kMaxTableBytes = uint64_t{1} << 28; // of one table
+constexpr double kMaxLooking = 0.005;                  // of a CPU
+
+Fd duplicate(const Fd& fd) {
+    return Fd(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+}
+
+// libdwfl maps what it reads, and a file that is cut short under a mapping would end this program
+// (SIGBUS).
+Fd copy_tables(const Fd& file, const std::string& path) {
+    const auto source = elf::make_file_source(duplicate(file), path);
+    if (!source) return {};
+    const auto image = elf::Image::parse(*source, path, elf::ImageRole::kProgram);
+    Elf64_Ehdr header;
+    if (!image || !image->source().read(0, &header, sizeof(header))) return {};
+    Fd copy(memfd_create("unwind-tables", MFD_CLOEXEC));
+    if (!copy.valid() || ftruncate(copy.get(), static_cast<off_t>(image->size())) != 0) return {};
+    const auto add = [&](uint64_t offset, uint64_t size) {
+        const auto bytes = image->read(offset, size, kMaxTableBytes, "unwind tables");
+        return bytes && pwrite(copy.get(), bytes->data(), bytes->size(),
+                               static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes->size());
+    };
+    if (!add(0, sizeof(header)) ||
+        !add(header.e_phoff, image->program_headers().size() * sizeof(Elf64_Phdr)) ||
+        !add(header.e_shoff, image->sections().size() * sizeof(Elf64_Shdr)))
+        return {};
+    for (const char* name : {".shstrtab", ".eh_frame_hdr", ".eh_frame", ".debug_frame"}) {
+        const Elf64_Shdr* section = image->section(name);
+        if (section != nullptr && section->sh_type != SHT_NOBITS &&
+            !add(section->sh_offset, section->sh_size))
+            return {};
+    }
+    return copy;
+}
+
+Fd copy_own_vdso(uint64_t size) {
+    const VdsoPlace own = find_vdso(getpid());
+    Fd file(memfd_create("vdso", MFD_CLOEXEC));
+    if (!file.valid() || own.end - own.start != size) return {};
+    const auto* bytes = reinterpret_cast<const char*>(own.start); // NOLINT: where the kernel put it
+    if (write(file.get(), bytes, size) != static_cast<ssize_t>(size)) return {};
+    return file;
+}
+
+// The interpreter's loop, or (since 3.14, with compilers that can) what it hops through.
+bool is_loop(const elf::Function& function) {
+    return std::any_of(function.names.begin(), function.names.end(), [](std::string_view name) {
+        return name == "_PyEval_EvalFrameDefault" || name.starts_with("_TAIL_CALL_");
+    });
+}
+
+} // namespace
+
+Fd NativeFile::unwind_tables() {
+    if (!were_copied_) {
+        were_copied_ = true;
+        if (fd_.valid()) tables_ = is_copy_ ? duplicate(fd_) : copy_tables(fd_, path_);
+    }
+    return tables_.valid() ? duplicate(tables_) : Fd();
+}
+
+const NativeFunction* NativeFile::function_at(uint64_t file_offset, pid_t pid) {
+    if (!was_opened_) {
+        was_opened_ = true;
+        if (fd_.valid()) {
+            auto opened = elf::ElfFile::open(
+                fd_.get(), path_,
+                {"/proc/" + std::to_string(pid) + "/root", elf::DebugSearch{}.directories});
+            if (opened) {
+                symbols_ = std::move(*opened);
+                const auto& functions = symbols_->functions();
+                has_loop_ = std::any_of(functions.begin(), functions.end(), is_loop);
+            }
+        }
+    }
+    const elf::Function* function = symbols_ ? symbols_->function_at_offset(file_offset) : nullptr;
+    if (function == nullptr) {
+        if (unnamed_ == nullptr) {
+            functions_.push_back({path_, "", 0, has_loop_, false});
+            unnamed_ = &functions_.back();
+        }
+        return unnamed_;
+    }
+    auto [entry, is_new] = by_symbol_.try_emplace(function, nullptr);
+    if (is_new) {
+        const std::string symbol(function->names.front());
+        const std::string demangled = elf::demangle(symbol).without_signature;
+        functions_.push_back({path_, demangled.empty() ? symbol : demangled, function->file_offset,
+                              has_loop_, is_loop(*function)});
+        entry->second = &functions_.back();
+    }
+    return entry->second;
+}
+
+VdsoPlace find_vdso(pid_t pid) {
+    std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
+    for (std::string line; std::getline(maps, line);) {
+        if (!line.ends_with(kVdso)) continue;
+        const size_t dash = line.find('-');
+        if (dash == std::string::npos) break;
+        return {std::strtoull(line.c_str(), nullptr, 16),
+                std::strtoull(line.c_str() + dash + 1, nullptr, 16)};
+    }
+    return {};
+}
+
+std::shared_ptr<NativeFile> NativeFiles::file_of(pid_t pid, const process::Mapping& mapping) {
+    std::string path = process::path_within(process::root_of(pid), mapping.path);
+    auto opened = process::open_mapped_file(pid, mapping);
+    struct stat status = {};
+    if (opened && fstat(opened->get(), &status) != 0) status = {};
+    std::weak_ptr<NativeFile>& known = files_[{mapping.device, mapping.inode, path, status.st_size,
+                                               status.st_ctim.tv_sec, status.st_ctim.tv_nsec}];
+    auto file = known.lock();
+    if (file) return file;
+    file = std::make_shared<NativeFile>(std::move(path), opened ? std::move(*opened) : Fd(), false);
+    known = file;
+    std::erase_if(files_, [](const auto& one) { return one.second.expired(); });
+    return file;
+}
+
+std::shared_ptr<NativeFile> NativeFiles::vdso(uint64_t size) {
+    auto [entry, is_new] = vdso_.try_emplace(size, nullptr);
+    if (is_new) entry->second = std::make_shared<NativeFile>(kVdso, copy_own_vdso(size), true);
+    return entry->second;
+}
+
+bool NativeFiles::may_look() const {
+    return ns(looking_) <= kMaxLooking * ns(Clock::now() - start_);
+}
+
+} // namespace speedbump::stacks
