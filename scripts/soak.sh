@@ -16,6 +16,7 @@
 #               under the address sanitizer where that build (preset asan) is there
 #   failures    a system call of the loader fails, each kind with each errno in turn
 #   sites       functions that check their own results, probed; whole libraries in programs that do
+#   inprocess   jumps put into programs that make it hard and out again; the loader killed meanwhile
 #   services    gunicorn that recycles its workers, redis and C++ exceptions, a change each second:
 #               memory, descriptors and kernel maps stay flat
 #
@@ -25,7 +26,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-all=(kills pythons limits tree namespaces cpus hostile failures sites services)
+all=(kills pythons limits tree namespaces cpus hostile failures sites inprocess services)
 minutes=60
 chosen=()
 while [ $# -gt 0 ]; do
@@ -172,6 +173,10 @@ round() {
         count sites 's/^\([0-9]*\) passed.*/\1/p' cases probe_sites
         kind=$(one_of sites perl openssl sqlite redis numpy php cpython ruby node go java)
         count sites 's/^\([0-9]*\) passed.*/\1/p' cases whole_libraries "test_$kind"
+        ;;
+    inprocess)
+        kind=$(one_of inprocess test_patching_what_runs_changes_no_result test_killed_at_random_moments)
+        count inprocess 's/^ *\([0-9]*\) \(cycles\|kills\)$/\1/p' cases inprocess "$kind"
         ;;
     services)
         local seconds=$(((end - begin) / 8))

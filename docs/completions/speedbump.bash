@@ -39,7 +39,7 @@ _speedbump() {
         return
         ;;
     --engine)
-        mapfile -t COMPREPLY < <(compgen -W 'auto bpf kmod' -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W 'auto bpf kmod inprocess' -- "$current")
         return
         ;;
     --missing)
@@ -77,7 +77,7 @@ _speedbump() {
         case $command in
         attach) options="--pid --cgroup $session $output" ;;
         run) options="$session $output" ;;
-        check) options="--pid --no-children --exe --entry-only $output" ;;
+        check) options="--pid --no-children --exe --entry-only --engine $output" ;;
         discover)
             options="--pid --no-children --for --native --no-native --no-python --budget --rate
                 --top --output --collapsed --html --experiment --json --verbose --help"

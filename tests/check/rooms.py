@@ -13,9 +13,7 @@ MAX_BRANCHES = 25  # if, for, while, case
 NO_FUNCTIONS = "if for while switch else do struct class enum namespace".split()
 
 # What is longer, and why it still is. What is short again must go from here.
-LONG_FILES = {
-    "user/inject/payload_x86_64.cpp": "what runs in targets: one section, compiled in its own way",
-}
+LONG_FILES = {}
 LONG_FUNCTIONS = {
     ("user/inject/needed_calls.cpp", "needed_calls"): "a table",
     ("user/inject/payload_x86_64.cpp", "speedbump_payload_work"): "runs in the target: calls nothing",

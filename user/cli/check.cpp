@@ -56,6 +56,13 @@ void add_check(CLI::App& app, Action& action) {
         ->allow_extra_args(false);
     command->add_flag("--entry-only", arguments->look.entry_only,
                       "probe the first instruction, also where a later one is cheaper");
+    command
+        ->add_option_function<std::string>(
+            "--engine",
+            [arguments](const std::string& name) { arguments->look.jumps = name == "inprocess"; },
+            "where this engine would probe: bpf, kmod or inprocess")
+        ->type_name("ENGINE")
+        ->check(CLI::IsMember({"auto", "bpf", "kmod", "inprocess"}));
     add_output_options(*command, arguments->output);
     command->footer(
         "Without --pid and --exe only files that lines name by their whole path are looked at.\n"

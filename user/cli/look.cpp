@@ -123,7 +123,8 @@ Result<report::CheckReport> look_for_targets(const targets::TargetsFile& file,
                                              const LookArguments& arguments) {
     if (auto ours = process::require_ours(arguments.pids); !ours) return std::move(ours).error();
     const engine::Features features = engine::probe_features();
-    const elf::PlacementOptions placement{engine::site_options(features), arguments.entry_only};
+    const elf::PlacementOptions placement{engine::site_options(features), arguments.entry_only,
+                                          arguments.jumps};
     process::Resolver resolver(file, placement);
     report::CheckReport report;
     auto take = [&](process::Findings findings) {

@@ -19,6 +19,7 @@ struct LookArguments {
     bool follow_children = true;
     std::vector<std::string> executables;
     bool entry_only = false;
+    bool jumps = false; // of the in-process engine
 };
 
 // Resolves the native lines against the processes (and their descendants) and files; kNotFound

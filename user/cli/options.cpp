@@ -152,8 +152,9 @@ void add_session_options(CLI::App& command, SessionArguments& arguments) {
     add_choice<session::EngineChoice>(command, "--engine", session.engine,
                                       {{"auto", session::EngineChoice::kAuto},
                                        {"bpf", session::EngineChoice::kBpf},
-                                       {"kmod", session::EngineChoice::kKmod}},
-                                      "auto, bpf or kmod")
+                                       {"kmod", session::EngineChoice::kKmod},
+                                       {"inprocess", session::EngineChoice::kInprocess}},
+                                      "auto, bpf, kmod or inprocess")
         ->type_name("ENGINE");
     add_choice<session::MissingPolicy>(command, "--missing", session.missing,
                                        {{"error", session::MissingPolicy::kError},

@@ -22,6 +22,7 @@ struct ProbeSite {
 
 struct PlacementOptions : SiteOptions {
     bool entry_only = false; // never move the probe off the first instruction
+    bool jump = false;       // a jump takes the place of instructions: elf/jump_site.h
 };
 
 // Chooses for each function (file offsets of entries in `file`) the cheapest instruction of its

@@ -6,6 +6,7 @@
 
 #include "elf/entry_proof.h"
 #include "elf/image.h"
+#include "elf/jump_site.h"
 
 namespace speedbump::elf {
 namespace {
@@ -55,6 +56,7 @@ bool begins_instruction(Bytes code, uint64_t distance) {
 
 std::vector<Result<ProbeSite>> place_probes(const ElfFile& file, std::span<const uint64_t> entries,
                                             const PlacementOptions& options) {
+    if (options.jump) return place_jumps(file, entries, options);
     std::vector<Result<ProbeSite>> sites;
     sites.reserve(entries.size());
     for (const uint64_t entry : entries) sites.push_back(place(file, entry, options));

@@ -10,6 +10,7 @@
 #include "elf/entry_proof.h"
 #include "elf/image.h"
 #include "elf/jump_search_x86_64.h"
+#include "elf/jump_site.h"
 
 namespace speedbump::elf {
 namespace {
@@ -259,6 +260,7 @@ bool begins_instruction(Bytes code, uint64_t distance) {
 
 std::vector<Result<ProbeSite>> place_probes(const ElfFile& file, std::span<const uint64_t> entries,
                                             const PlacementOptions& options) {
+    if (options.jump) return place_jumps(file, entries, options);
     return Placement(file, options).place(entries);
 }
 

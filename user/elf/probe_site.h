@@ -13,6 +13,7 @@ enum class SiteKind : uint8_t {
     kOptimizedNop = 0, // 5-byte nop that Linux 6.18 rewrites into a call; on aarch64 every nop
     kEmulated = 1,     // nop, push %reg, relative jmp, jcc, call
     kSingleStep = 2,   // executed out of line, with a trap after it
+    kJump = 3,         // no trap at all: a jump to code of ours (engine/inprocess)
 };
 
 // Where in its function an instruction is.

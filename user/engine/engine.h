@@ -24,7 +24,7 @@ namespace speedbump::engine {
 
 using std::chrono::nanoseconds;
 
-enum class EngineChoice { kAuto, kBpf, kKmod };
+enum class EngineChoice { kAuto, kBpf, kKmod, kInprocess };
 
 // Live settings of one target; times count from the moment the session is armed.
 struct TargetSettings {
@@ -76,13 +76,14 @@ struct Probe {
 
 // The floor of each kind of site on this host: what a hit costs with a delay of 0.
 struct Floors {
-    nanoseconds by_kind[3] = {};
+    nanoseconds by_kind[4] = {};
 };
 
-// A probe the kernel refused, with its errno.
+// A probe that was refused: by the kernel with its errno, or by the engine, which says why.
 struct RefusedProbe {
     Probe probe;
     int error_number = 0;
+    std::string reason{};
 };
 
 // Probes of one file, in a set of that number (modulo SB_SET_MASK + 1).
@@ -118,9 +119,12 @@ struct Capabilities {
     std::string name;      // in reports: "bpf", "kmod"
     std::string title;     // in messages: "the kernel module"
     bool narrow = false;   // probes can be aimed at one process
+    bool wide = true;      // and at all who map a file
     bool every = true;     // of the calls each Nth can be delayed
     bool nop5 = true;      // 5-byte nops may be probed; known after calibrate()
     bool schedule = false; // delays by slices of time: schedule()
+    bool jumps = false;    // its probes are jumps, for which places are others (elf/jump_site.h)
+    bool outlives_exec = true; // its probes in a process are still there after an exec
 };
 
 // What an engine could not take in since it was opened.

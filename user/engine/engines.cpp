@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/bpf/bpf_engine.h"
+#include "engine/inprocess/open.h"
 #include "engine/kmod/kmod_engine.h"
 #include "engine/machine.h"
 #include "engine/mapping_watch.h"
@@ -41,13 +42,41 @@ std::string unfit_for_module(const EngineRequest& request, const targets::Target
     return "";
 }
 
+// What of the request the in-process engine can't do; empty when it can all of it.
+std::string unfit_for_inprocess(const EngineRequest& request, const targets::TargetsFile& file) {
+    if (request.is_of_cgroup) return "it knows processes, no cgroups (--cgroup)";
+    if (request.columns > 0) return "it has no schedule";
+    if (request.every > 1) return "it delays each call (--every)";
+    for (const targets::TargetLine& line : file.lines)
+        if (!line.exclude && line.runtime == targets::Runtime::kNative &&
+            line.options.every.value_or(1) > 1)
+            return "it delays each call (every= in line " + std::to_string(line.line_number) + ")";
+    return "";
+}
+
+// nullptr: another engine delays.
+Result<std::unique_ptr<inprocess::InprocessProbes>> open_inprocess(const EngineRequest& request,
+                                                                   const targets::TargetsFile& file,
+                                                                   const Warn& warn) {
+    if (request.choice != EngineChoice::kInprocess)
+        return std::unique_ptr<inprocess::InprocessProbes>();
+    if (const std::string reason = unfit_for_inprocess(request, file); !reason.empty())
+        return make_error(ErrorKind::kUsage, "the in-process engine can't do that: " + reason)
+            .with_hint("use --engine=bpf");
+    auto probes = inprocess::open(warn);
+    if (probes) (*probes)->follow_children(request.follow_children);
+    return probes;
+}
+
 // nullptr: BPF delays.
 Result<std::unique_ptr<KmodEngine>> open_chosen_module(const EngineRequest& request,
                                                        const targets::TargetsFile& file,
                                                        const Features& features, const Warn& warn) {
     using Module = std::unique_ptr<KmodEngine>;
     const bool must = request.choice == EngineChoice::kKmod;
-    if (request.choice == EngineChoice::kBpf || (!must && !features.kmod)) return Module();
+    if (request.choice == EngineChoice::kBpf || request.choice == EngineChoice::kInprocess ||
+        (!must && !features.kmod))
+        return Module();
     if (!features.kmod)
         return make_error(ErrorKind::kUnsupported, "the kernel module speed_bump is not loaded")
             .with_hint("modprobe speed_bump (docs/sysfs-interface.md), or use --engine=bpf");
@@ -88,6 +117,9 @@ Result<Engines> open_engines(const EngineRequest& request, const targets::Target
     if (request.columns > SB_MAX_COLUMNS)
         return make_error(ErrorKind::kUnsupported, "a schedule has no more than " +
                                                        std::to_string(SB_MAX_COLUMNS) + " columns");
+    // First of all: probing the features starts a thread.
+    auto jumps = open_inprocess(request, file, warn);
+    if (!jumps) return std::move(jumps).error();
     Engines engines;
     engines.features = probe_features();
     if (auto rights = require_attach_rights(engines.features); !rights)
@@ -99,7 +131,10 @@ Result<Engines> open_engines(const EngineRequest& request, const targets::Target
     if (!loaded) return std::move(loaded).error();
     const std::shared_ptr<BpfEngine> bpf = std::move(*loaded);
     engines.tree = bpf; // in any case
-    if (*module) {
+    if (*jumps) {
+        (*jumps)->follow(*bpf);
+        engines.probes = std::move(*jumps);
+    } else if (*module) {
         (*module)->follow(*bpf);
         engines.probes = std::move(*module);
     } else {

@@ -38,7 +38,7 @@ struct Engines {
 // Probes the features of the kernel, checks rights, and opens the engines that the request and the
 // lines of `file` are for. With kAuto the kernel module is taken when it
 // is loaded and can do what is asked; where it is loaded and can't, `warn` is told why. With kKmod
-// an error says why it can't.
+// and kInprocess an error says why it can't. With kInprocess this program must have one thread.
 Result<Engines> open_engines(const EngineRequest& request, const targets::TargetsFile& file,
                              const std::function<void(const std::string&)>& warn);
 

@@ -21,6 +21,7 @@
 
 #include "calibrate.skel.h"
 #include "engine/bpf/bpf_engine.h"
+#include "engine/inprocess/open.h"
 #include "engine/kmod/kmod_engine.h"
 #include "engine/libbpf.h"
 #include "engine/machine.h"
@@ -269,7 +270,9 @@ Result<std::vector<CalibrationRow>> calibrate(const Features& features) {
     using namespace std::chrono_literals;
     const std::vector<nanoseconds> delays = {1us, 10us, 100us, 1ms};
     auto rows = (*engine)->measure_accuracy(delays);
-    if (!rows || !features.kmod) return rows;
+    if (!rows) return rows;
+    if (auto row = inprocess::measure_accuracy(delays)) rows->push_back(std::move(*row));
+    if (!features.kmod) return rows;
     auto kmod = KmodEngine::open(log::warning);
     if (!kmod) return std::move(kmod).error();
     if (auto floors = (*kmod)->calibrate(); !floors) return std::move(floors).error();

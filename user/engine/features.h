@@ -52,7 +52,7 @@ std::vector<Check> check_host(const Features& features);
 
 // One row of `speedbump calibrate`.
 struct CalibrationRow {
-    std::string engine; // "bpf", "kmod"
+    std::string engine; // "bpf", "inprocess", "kmod"
     elf::SiteKind kind;
     nanoseconds floor{0};        // a hit with delay 0, median
     nanoseconds floor_spread{0}; // half the interquartile range

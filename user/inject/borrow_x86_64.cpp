@@ -6,15 +6,12 @@
 #include <cmath>
 #include <csignal>
 #include <cstring>
-#include <limits>
-#include <thread>
 
 #include "inject/fire_plan.h"
 #include "inject/hold.h"
 #include "inject/process_state.h"
 #include "inject/seccomp_check.h"
 #include "process/ownership.h"
-#include "util/proc.h"
 
 namespace speedbump::inject {
 namespace {
@@ -27,36 +24,6 @@ constexpr uint64_t kFlagsToClear = 0x100 | 0x400 | 0x40000; // TF, DF, AC
 constexpr uint64_t kHandlerRoom = 4096;
 // A wait can't be longer than its time-out; more than this, and the clock is not to be trusted.
 constexpr std::chrono::milliseconds kClockSlack{5};
-// A thread that runs is looked at this often before it is stopped: one that only shows up between
-// two waits might be just about to wait.
-constexpr int kLooksAtRunning = 3;
-constexpr std::chrono::microseconds kBetweenLooks{50};
-constexpr long kUnknownCall = std::numeric_limits<long>::max(); // on no list
-
-BlockedCall call_of(const user_regs_struct& regs) {
-    return {static_cast<long>(regs.orig_rax),
-            {regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9},
-            regs.rsp,
-            regs.rip};
-}
-
-// The call that a thread is in; nothing when it runs and goes on running for a moment. One that
-// waits for a CPU counts as running, wherever it is: in a call that has moved data already, too.
-// Its kernel stack tells; that of a thread that has a CPU is empty.
-std::optional<BlockedCall> watch_for_call(pid_t pid, pid_t tid) {
-    const std::string stack = fmt::format("/proc/{}/task/{}/stack", pid, tid);
-    for (int look = 0;;) {
-        if (std::optional<BlockedCall> call = read_blocked_call(pid, tid)) return call;
-        if (read_proc(stack).find("do_syscall_64") != std::string::npos) {
-            BlockedCall unknown;
-            unknown.number = kUnknownCall;
-            return unknown;
-        }
-        if (++look == kLooksAtRunning) return std::nullopt;
-        std::this_thread::sleep_for(kBetweenLooks);
-    }
-}
-
 } // namespace
 
 // Redirects a thread that stands at a safe point: everything is written first, and the registers
@@ -123,7 +90,7 @@ uint64_t Fire::Plan::waited_ms(pid_t tid, const std::optional<WaitWatch::Wait>& 
 bool Fire::Plan::may_be_borrowed(pid_t tid, const user_regs_struct& regs) {
     const std::optional<ThreadStatus> status = read_status(pid, tid);
     if (!status) return false;
-    if (auto forbidden = seccomp_obstacle(pid, tid, status->seccomp)) {
+    if (auto forbidden = seccomp_obstacle(pid, tid, status->seccomp, *calls)) {
         refused.insert(tid);
         if (!refusal) refusal = std::move(forbidden);
         return false;

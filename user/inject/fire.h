@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "inject/seccomp_filter.h"
 #include "process/remote_elf.h"
 #include "util/fd.h"
 #include "util/result.h"
@@ -36,10 +37,17 @@ struct FireReport {
 // target needs nobody.
 class Fire {
   public:
+    // What the new thread is to do: where in the payload it begins, and the system calls that it
+    // and the borrowed thread make.
+    struct Errand {
+        uint64_t entry;
+        const std::vector<NeededCall>* calls;
+    };
     // Looks at the process and writes the stub into the padding of a text segment. The modules
     // must outlive the object.
     static Result<std::unique_ptr<Fire>> prepare(pid_t pid,
-                                                 const std::vector<process::RemoteModule>& modules);
+                                                 const std::vector<process::RemoteModule>& modules,
+                                                 const Errand& errand);
     // Takes the stub out again, if no thread can be in it any more.
     ~Fire();
     Fire(const Fire&) = delete;

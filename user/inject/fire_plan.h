@@ -31,6 +31,7 @@ inline constexpr uint64_t kAllSignals = ~uint64_t{0};
 // threads, share.
 struct Fire::Plan {
     pid_t pid = 0;
+    const std::vector<NeededCall>* calls = nullptr;
     process::RemoteMemory memory{0};
     SafePoints safe_points;
     AddressSpace space;

@@ -52,8 +52,10 @@ Fire::~Fire() {
     restore();
 }
 
-Result<std::unique_ptr<Fire>> Fire::prepare(pid_t pid, const std::vector<RemoteModule>& modules) {
+Result<std::unique_ptr<Fire>> Fire::prepare(pid_t pid, const std::vector<RemoteModule>& modules,
+                                            const Errand& errand) {
     auto plan = std::make_unique<Plan>(pid, modules);
+    plan->calls = errand.calls;
     for (auto [slot, name] :
          {std::pair{&plan->block.pthread_create, "pthread_create"},
           std::pair{&plan->block.pthread_attr_init, "pthread_attr_init"},
@@ -105,7 +107,7 @@ Result<std::unique_ptr<Fire>> Fire::prepare(pid_t pid, const std::vector<RemoteM
     plan->block.code_size = (payload.size + 7) & ~size_t{7};
     plan->block.all_signals = kAllSignals;
     plan->block.borrowed = borrowed_offset();
-    plan->block.thread_entry = thread_offset();
+    plan->block.thread_entry = errand.entry;
     return std::unique_ptr<Fire>(new Fire(std::move(plan)));
 }
 

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/kcmp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -28,6 +27,7 @@
 #include "inject/process_state.h"
 #include "inject/target_files.h"
 #include "inject/target_lock.h"
+#include "inject/thread_start.h"
 #include "util/channel.h"
 #include "util/clock.h"
 
@@ -38,8 +38,6 @@ using cpython::Interpreter;
 using process::RemoteMemory;
 using process::RemoteModule;
 
-constexpr milliseconds kThreadTimeout{3000};
-constexpr milliseconds kLeaveTimeout{200};
 // A process as young as this has an interpreter that is starting rather than one that ends.
 constexpr milliseconds kStartingAge{10000};
 
@@ -49,23 +47,6 @@ Result<void> wait_for_age(pid_t pid, milliseconds minimum) {
         if (!age) return errno_error(fmt::format("process {}", pid), ESRCH);
         if (*age >= minimum) return {};
         std::this_thread::sleep_for(minimum - *age);
-    }
-}
-
-// A child of vfork() is on its parent's memory, and stack, until it calls exec: there it must not
-// be entered.
-Result<void> wait_for_own_memory(pid_t pid, Clock::time_point deadline) {
-    for (;;) {
-        const std::optional<ThreadStatus> status = read_status(pid, pid);
-        if (!status) return errno_error(fmt::format("process {}", pid), ESRCH);
-        const pid_t parent = status->parent;
-        if (parent == 0 || syscall(SYS_kcmp, pid, parent, KCMP_VM, 0, 0) != 0) return {};
-        if (Clock::now() > deadline)
-            return make_error(ErrorKind::kTimeout,
-                              fmt::format("process {} is on the memory of its parent {}: a child "
-                                          "of vfork() that has not called exec yet",
-                                          pid, parent));
-        std::this_thread::sleep_for(milliseconds(5));
     }
 }
 
@@ -170,55 +151,6 @@ Result<void> hand_over(int socket, const Go& go, int channel, int core, const Fd
     return {};
 }
 
-// What the errno of a borrowed thread says of the process.
-Error start_error(pid_t pid, int error_number) {
-    Error error = errno_error(fmt::format("process {}: start a thread there", pid), error_number);
-    switch (error_number) {
-        case EAGAIN:
-            return std::move(error).with_hint("the process is at its limit of tasks or memory");
-        case ENOMEM:
-            return std::move(error).with_hint("the process is at its limit of memory (RLIMIT_AS)");
-        case EACCES: // of mprotect() alone
-            error.kind = ErrorKind::kUnsupported;
-            return std::move(error).with_hint(
-                "the process may not execute memory that was written to: memory-deny-write-"
-                "execute (PR_SET_MDWE), or a security module");
-        default:
-            return error;
-    }
-}
-
-// Waits until the new thread has made its bootstrap socket.
-Result<Region> wait_for_thread(pid_t pid, Fire& fire, const FireReport& report, int pid_fd) {
-    RemoteMemory memory(pid);
-    Clock::time_point deadline = Clock::now() + kThreadTimeout;
-    for (nanoseconds pause{20000};;) {
-        auto region = memory.value<Region>(report.region + kDataOffset);
-        if (region && region->magic == kRegionMagic &&
-            __atomic_load_n(&region->state, __ATOMIC_ACQUIRE) != kRegionEmpty) {
-            fire.confirm_answer();
-            if (region->state == kRegionFailed)
-                return errno_error(fmt::format("process {}: make a socket there", pid),
-                                   region->error);
-            return *region;
-        }
-        if (int error = fire.borrowed_error()) {
-            fire.confirm_answer();
-            return start_error(pid, error);
-        }
-        pollfd ended{pid_fd, POLLIN, 0};
-        if (poll(&ended, 1, 0) > 0) return errno_error(fmt::format("process {}", pid), ESRCH);
-        if (Clock::now() > deadline)
-            return make_error(
-                ErrorKind::kTimeout,
-                fmt::format("process {}: the borrowed thread {} made no thread within "
-                            "{} ms",
-                            pid, report.borrowed, kThreadTimeout.count()));
-        std::this_thread::sleep_for(pause);
-        pause = std::min<nanoseconds>(pause + pause / 4, milliseconds(1));
-    }
-}
-
 // Waits for the bootstrap's answer on the channel.
 Result<void> wait_for_core(pid_t pid, int channel, int pid_fd, milliseconds timeout,
                            const Interpreter& interpreter, bool& not_running) {
@@ -253,20 +185,6 @@ Result<void> wait_for_core(pid_t pid, int channel, int pid_fd, milliseconds time
     }
 }
 
-// Takes the stub out, and after a failure waits until the region is gone too; otherwise the core's
-// serve() runs on a thread that came from there.
-void wait_until_clean(pid_t pid, Fire& fire, uint64_t region, bool serving) {
-    RemoteMemory memory(pid);
-    Clock::time_point deadline = Clock::now() + kLeaveTimeout;
-    for (nanoseconds pause{50000};;) {
-        bool restored = fire.restore();
-        bool unmapped = serving || !memory.value<uint32_t>(region + kDataOffset);
-        if ((restored && unmapped) || Clock::now() > deadline) return;
-        std::this_thread::sleep_for(pause);
-        pause = std::min<nanoseconds>(pause * 2, milliseconds(5));
-    }
-}
-
 // Of a process that another one traces: the way that its interpreter has for debuggers, or why
 // there is none. `reason`: the obstacle.
 Result<Fd> enter_past_tracer(const DebuggerSupportRequest& request, Error reason) {
@@ -291,15 +209,6 @@ Result<std::unique_ptr<Go>> make_go(pid_t pid, const std::vector<RemoteModule>& 
             return std::move(filled.error());
     }
     return go;
-}
-
-// Hands over to the new thread, which waits behind a descriptor of the process.
-Result<void> start_thread(pid_t pid, const Fd& pid_fd, int its_fd,
-                          const std::function<Result<void>(int bootstrap)>& hand) {
-    const Fd bootstrap(static_cast<int>(syscall(SYS_pidfd_getfd, pid_fd.get(), its_fd, 0)));
-    if (!bootstrap.valid())
-        return errno_error(fmt::format("process {}: take a descriptor", pid), errno);
-    return hand(bootstrap.get());
 }
 
 // One attempt. `not_running`: it failed because the interpreter is starting or ending.
@@ -354,7 +263,8 @@ Result<Injection> inject_once(pid_t pid, const InjectOptions& options, Clock::ti
     injection.channel = Fd(ends[0]);
     Fd core_end(ends[1]);
 
-    Result<std::unique_ptr<Fire>> fire = Fire::prepare(pid, *modules);
+    Result<std::unique_ptr<Fire>> fire =
+        Fire::prepare(pid, *modules, {thread_offset(), &needed_calls()});
     if (!fire) return std::move(fire.error());
     Result<FireReport> report = (*fire)->fire(deadline);
     if (!report) return std::move(report.error());

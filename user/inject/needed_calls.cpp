@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -103,6 +105,28 @@ const std::vector<NeededCall>& needed_calls() {
         {"madvise", SYS_madvise, {0, kThreadStack, MADV_DONTNEED}, kMayFail},
         {"exit", SYS_exit, {}},
     };
+    return calls;
+}
+
+const std::vector<NeededCall>& mapper_calls() {
+    constexpr bool kMayFail = true; // it is answered, and refused, with the errno
+    static const std::vector<NeededCall> calls = [] {
+        std::vector<NeededCall> all = needed_calls();
+        all.push_back({"membarrier",
+                       SYS_membarrier,
+                       {MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE},
+                       kMayFail});
+        all.push_back(
+            {"membarrier", SYS_membarrier, {MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE}, kMayFail});
+        all.push_back({"prctl for the clock", SYS_prctl, {PR_GET_TSC}, kMayFail});
+        all.push_back({"mmap to execute",
+                       SYS_mmap,
+                       {0, 1 << 20, PROT_READ | PROT_EXEC,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, ~uint64_t{0}},
+                       kMayFail});
+        all.push_back({"madvise", SYS_madvise, {0, 4096, MADV_WIPEONFORK}, kMayFail});
+        return all;
+    }();
     return calls;
 }
 

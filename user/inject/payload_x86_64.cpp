@@ -10,10 +10,9 @@
 #include <csignal>
 #include <cstddef>
 
-// This file is compiled without instrumentation, jump tables and built-in calls; see
-// CMakeLists.txt.
-#define PAYLOAD __attribute__((section("speedbump_payload"), used, noinline))
-#define PAYLOAD_INLINE static inline __attribute__((always_inline))
+#include "inject/payload_x86_64.h"
+
+// Compiled without instrumentation, jump tables and built-in calls; see CMakeLists.txt.
 
 using speedbump::inject::Block;
 using speedbump::inject::ForkGuard;
@@ -136,47 +135,6 @@ extern const std::byte __stop_speedbump_payload[] __attribute__((visibility("hid
 
 namespace {
 
-PAYLOAD_INLINE long raw_call(long number, long a = 0, long b = 0, long c = 0, long d = 0,
-                             long e = 0, long f = 0) {
-    register long r10 asm("r10") = d;
-    register long r8 asm("r8") = e;
-    register long r9 asm("r9") = f;
-    long result;
-    asm volatile("syscall"
-                 : "=a"(result)
-                 : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-                 : "rcx", "r11", "memory");
-    return result;
-}
-
-struct KernelTime {
-    long seconds;
-    long nanoseconds;
-};
-
-struct KernelPollFd {
-    int fd;
-    short events;
-    short revents;
-};
-
-constexpr uint64_t kNoHandler = 1; // SIG_DFL and SIG_IGN interrupt nothing
-
-struct KernelAction {
-    uint64_t handler, flags, restorer, mask;
-};
-
-PAYLOAD_INLINE KernelAction action_of(long signal) {
-    KernelAction action{0, 0, 0, 0};
-    raw_call(SYS_rt_sigaction, signal, 0, reinterpret_cast<long>(&action), 8);
-    return action;
-}
-
-PAYLOAD_INLINE void pause_ns(long nanoseconds) {
-    KernelTime time{0, nanoseconds};
-    raw_call(SYS_nanosleep, reinterpret_cast<long>(&time), 0);
-}
-
 // Whether the other end of a socket is gone; the data that waits is left alone.
 PAYLOAD_INLINE bool hung_up(int fd) {
     KernelPollFd poll_fd{fd, 0x2000 /* POLLRDHUP */, 0};
@@ -184,11 +142,6 @@ PAYLOAD_INLINE bool hung_up(int fd) {
     long ready = raw_call(SYS_ppoll, reinterpret_cast<long>(&poll_fd), 1,
                           reinterpret_cast<long>(&none), 0, 8);
     return ready > 0;
-}
-
-template <typename F>
-PAYLOAD_INLINE F* function(uint64_t address) {
-    return reinterpret_cast<F*>(address);
 }
 
 // A signal that came while the thread was borrowed would have made the interrupted call return
@@ -336,11 +289,7 @@ __attribute__((visibility("hidden"))) PAYLOAD void speedbump_payload_work(Region
     function<int(unsigned long)>(region->pthread_detach)(self());
     region->thread_id = static_cast<uint32_t>(raw_call(SYS_gettid));
 
-    region->restarts = 1;
-    for (long number = 1; number <= 64; ++number) {
-        const KernelAction action = action_of(number);
-        if (action.handler > kNoHandler && !(action.flags & SA_RESTART)) region->restarts = 0;
-    }
+    region->restarts = all_handlers_restart() ? 1 : 0;
 
     int pair[2] = {-1, -1};
     long error = raw_call(SYS_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0,

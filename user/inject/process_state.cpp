@@ -11,12 +11,18 @@
 #include <cstring>
 #include <ctime>
 #include <string_view>
+#include <thread>
 
 #include "process/threads.h"
 #include "util/proc.h"
 
 namespace speedbump::inject {
 namespace {
+
+// A thread that runs is looked at this often before it is stopped: one that only shows up between
+// two waits might be just about to wait.
+constexpr int kLooksAtRunning = 3;
+constexpr std::chrono::microseconds kBetweenLooks{50};
 
 uint64_t number(std::string_view text, int base) {
     return std::strtoull(std::string(text).c_str(), nullptr, base);
@@ -82,6 +88,20 @@ std::optional<BlockedCall> read_blocked_call(pid_t pid, pid_t tid) {
     call.stack_pointer = stack_pointer;
     call.program_counter = program_counter;
     return call;
+}
+
+std::optional<BlockedCall> watch_for_call(pid_t pid, pid_t tid) {
+    const std::string stack = fmt::format("/proc/{}/task/{}/stack", pid, tid);
+    for (int look = 0;;) {
+        if (std::optional<BlockedCall> call = read_blocked_call(pid, tid)) return call;
+        if (read_proc(stack).find("do_syscall_64") != std::string::npos) {
+            BlockedCall unknown;
+            unknown.number = kUnknownCall;
+            return unknown;
+        }
+        if (++look == kLooksAtRunning) return std::nullopt;
+        std::this_thread::sleep_for(kBetweenLooks);
+    }
 }
 
 std::optional<uint64_t> read_start_ticks(pid_t pid) {

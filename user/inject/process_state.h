@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,6 +36,12 @@ struct BlockedCall {
     uint64_t program_counter = 0;
 };
 std::optional<BlockedCall> read_blocked_call(pid_t pid, pid_t tid);
+
+// The call that a thread is in; nothing when it runs and goes on running for a moment. One that
+// waits for a CPU counts as running, wherever it is: in a call that has moved data already, too,
+// which then is kUnknownCall. Its kernel stack tells; that of a thread that has a CPU is empty.
+std::optional<BlockedCall> watch_for_call(pid_t pid, pid_t tid);
+inline constexpr long kUnknownCall = std::numeric_limits<long>::max(); // on no list
 
 // When a process was forked, in clock ticks since the boot; nothing when it is gone.
 std::optional<uint64_t> read_start_ticks(pid_t pid);

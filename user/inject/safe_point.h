@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "inject/payload.h"
+#include "inject/process_state.h"
 #include "process/remote_elf.h"
 
 namespace speedbump::inject {
@@ -64,6 +65,8 @@ struct Resumption {
     std::optional<user_regs_struct> released;
 };
 
+// The system call that a stopped thread was in.
+BlockedCall call_of(const user_regs_struct& regs);
 // Whether a stopped thread stands in a system call that the stop has interrupted.
 bool was_interrupted(const user_regs_struct& regs);
 

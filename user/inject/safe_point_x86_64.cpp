@@ -147,6 +147,13 @@ bool SafePoints::has_signal_frame(uint64_t stack_pointer, uint64_t stack_end) co
     return false;
 }
 
+BlockedCall call_of(const user_regs_struct& regs) {
+    return {static_cast<long>(regs.orig_rax),
+            {regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9},
+            regs.rsp,
+            regs.rip};
+}
+
 bool was_interrupted(const user_regs_struct& regs) {
     if (static_cast<int64_t>(regs.orig_rax) < 0) return false;
     switch (-static_cast<int64_t>(regs.rax)) {

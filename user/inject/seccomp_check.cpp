@@ -28,7 +28,8 @@ Result<std::vector<Filter>> read_filters(pid_t tid) {
 
 } // namespace
 
-std::optional<Error> seccomp_obstacle(pid_t pid, pid_t tid, int mode) {
+std::optional<Error> seccomp_obstacle(pid_t pid, pid_t tid, int mode,
+                                      const std::vector<NeededCall>& calls) {
     if (mode == SECCOMP_MODE_DISABLED) return std::nullopt;
     const std::string who = fmt::format("process {}: thread {}", pid, tid);
     if (mode == SECCOMP_MODE_STRICT)
@@ -47,7 +48,7 @@ std::optional<Error> seccomp_obstacle(pid_t pid, pid_t tid, int mode) {
                 : "this kernel does not show filters (CONFIG_CHECKPOINT_RESTORE); what they "
                   "forbid is not known, so the thread is left alone");
     }
-    const std::optional<std::string> call = find_forbidden(*filters);
+    const std::optional<std::string> call = find_forbidden(*filters, calls);
     if (!call) return std::nullopt;
     return make_error(
                ErrorKind::kPermission,

@@ -200,8 +200,9 @@ std::optional<uint32_t> run_filter(const Filter& filter, const seccomp_data& cal
     return std::nullopt; // it ran off its end
 }
 
-std::optional<std::string> find_forbidden(const std::vector<Filter>& filters) {
-    for (const NeededCall& needed : needed_calls()) {
+std::optional<std::string> find_forbidden(const std::vector<Filter>& filters,
+                                          const std::vector<NeededCall>& calls) {
+    for (const NeededCall& needed : calls) {
         seccomp_data call{};
         call.nr = needed.number;
         call.arch = kAuditArchitecture;

@@ -31,9 +31,12 @@ struct NeededCall {
 // All calls of the borrowed thread, of the thread that it makes and of the core's start, service
 // and end.
 const std::vector<NeededCall>& needed_calls();
+// All those of an attach that maps memory (mapper.h); and those above, which it is like.
+const std::vector<NeededCall>& mapper_calls();
 
 // Nothing when the filters let all needed calls pass, else the first that they don't, with what
 // would happen: "clone (its thread would be killed)".
-std::optional<std::string> find_forbidden(const std::vector<Filter>& filters);
+std::optional<std::string> find_forbidden(const std::vector<Filter>& filters,
+                                          const std::vector<NeededCall>& calls = needed_calls());
 
 } // namespace speedbump::inject

@@ -38,6 +38,8 @@ const char* engine_name(session::EngineChoice choice) {
             return "bpf";
         case session::EngineChoice::kKmod:
             return "kmod";
+        case session::EngineChoice::kInprocess:
+            return "inprocess";
     }
     return "auto";
 }

@@ -81,6 +81,8 @@ std::string site_kind_name(elf::SiteKind kind) {
             return "emulated";
         case elf::SiteKind::kSingleStep:
             return "single-stepped";
+        case elf::SiteKind::kJump:
+            return "jump";
     }
     return "unknown";
 }

@@ -28,10 +28,12 @@ struct Session::Impl {
           targets(options, file, *engines.probes, engines.hooks.get(), warn),
           probes(
               *engines.probes, *engines.tree, members, targets,
-              {options.follow_children && engines.mappings,
+              {options.follow_children && engines.mappings && engines.probes->capabilities().wide,
                [this](const Member& member, const Error& error) { finder.put_off(member, error); },
                warn}),
-          finder(options, file, {engine::site_options(engines.features), options.entry_only},
+          finder(options, file,
+                 {engine::site_options(engines.features), options.entry_only,
+                  engines.probes->capabilities().jumps},
                  members, targets, probes, engines.hooks.get(), warn),
           follower(options, file, engines, members, probes, finder, warn),
           schedule(engines, options.columns) {}

@@ -102,8 +102,12 @@ void TargetSet::refused(const std::vector<engine::RefusedProbe>& probes) {
         if (told) continue;
         skipped_.push_back(
             {target.container, target.name, target.line_index,
-             fmt::format("the kernel refuses a probe at 0x{:x} ({}): {}", failed.probe.file_offset,
-                         target.site.instruction, error_text(failed.error_number))});
+             failed.reason.empty()
+                 ? fmt::format("the kernel refuses a probe at 0x{:x} ({}): {}",
+                               failed.probe.file_offset, target.site.instruction,
+                               error_text(failed.error_number))
+                 : fmt::format("not probed: at 0x{:x} ({}) {}", failed.probe.file_offset,
+                               target.site.instruction, failed.reason)});
     }
 }
 

@@ -119,8 +119,9 @@ void TreeFollower::handle_exec(const TreeEvent& event) {
     member->command = event.command;
     member->files.clear();
     // Probes aimed at a process go on in its new memory, from its first instruction; but the kernel
-    // aims at the leader's task, and when another thread calls exec that one is gone.
-    if (event.parent_tgid != 0) probes_.drop(event.tgid);
+    // aims at the leader's task, and when another thread calls exec that one is gone. Those that
+    // are in the memory itself are gone in any case.
+    if (event.parent_tgid != 0 || !outlives_exec_) probes_.drop(event.tgid);
     if (hooks_) hooks_->execed(event.pid);
     if (!process::is_ours(event.pid)) { // a program that runs with other rights
         tree_.remove_member(event.tgid);

@@ -32,6 +32,7 @@ class TreeFollower {
           tree_(*engines.tree),
           mappings_(engines.mappings.get()),
           hooks_(engines.hooks.get()),
+          outlives_exec_(engines.probes->capabilities().outlives_exec),
           members_(members),
           probes_(probes),
           finder_(finder),
@@ -91,6 +92,7 @@ class TreeFollower {
     tree::ProcessTree& tree_;
     tree::MappingRecords* mappings_; // nullptr: none
     engine::HookEngine* hooks_;      // nullptr: none
+    bool outlives_exec_;             // the probes of a process
     Members& members_;
     ProbeSet& probes_;
     Finder& finder_;

@@ -358,7 +358,8 @@ TEST(Inject, AProgramThatIsExecdMeanwhileIsNotTouched) {
     ASSERT_TRUE(target.beats_in(10s));
     const auto modules = process::load_modules(target.pid());
     ASSERT_TRUE(modules) << modules.error().message;
-    auto fire = inject::Fire::prepare(target.pid(), *modules);
+    auto fire = inject::Fire::prepare(target.pid(), *modules,
+                                      {inject::thread_offset(), &inject::needed_calls()});
     ASSERT_TRUE(fire) << fire.error().message;
     kill(target.pid(), SIGUSR1);
     ASSERT_TRUE(eventually(10s, [&] {

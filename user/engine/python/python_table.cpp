@@ -2,16 +2,15 @@
 #include "engine/python/python_table.h"
 
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <climits>
 #include <map>
 #include <optional>
 #include <utility>
+
+#include "engine/shared_memory.h"
 
 namespace speedbump::engine {
 
@@ -22,61 +21,6 @@ constexpr uint64_t kMinSlots = 64;
 
 // What one process can be said to have lost in a year: more is no number but an attack.
 constexpr uint64_t kMaxNanoseconds = uint64_t{1} << 55;
-
-// The robust list of the thread that owns a table, with at most one entry. The kernel walks it when
-// the thread dies (futex(2), exit_robust_list()); it lies in our own memory, and only the word that
-// the kernel then writes is shared. A pthread mutex would keep its links in the shared page.
-struct Ownership {
-    robust_list_head head{};
-    robust_list entry{};
-    robust_list_head* before = nullptr; // the C library's, to be put back
-
-    Result<void> take(sb_settings& settings) {
-        if (before != nullptr)
-            return make_error(ErrorKind::kInvalid, "this thread owns a session's table already");
-        size_t length = 0;
-        if (syscall(SYS_get_robust_list, 0, &before, &length) != 0)
-            return errno_error("get_robust_list", errno);
-        entry.next = &head.list;
-        head.list.next = &entry;
-        head.futex_offset =
-            reinterpret_cast<char*>(&settings.owner) - reinterpret_cast<char*>(&entry);
-        head.list_op_pending = nullptr;
-        // Before the kernel looks for it: a word without this thread's number is passed over.
-        __atomic_store_n(&settings.owner, static_cast<uint32_t>(gettid()), __ATOMIC_RELEASE);
-        if (syscall(SYS_set_robust_list, &head, sizeof head) != 0) {
-            before = nullptr;
-            return errno_error("set_robust_list", errno);
-        }
-        return {};
-    }
-
-    void give_up() {
-        // It was registered before, so it can't fail.
-        syscall(SYS_set_robust_list, before, sizeof head);
-        before = nullptr;
-    }
-};
-thread_local Ownership t_ownership;
-
-// A memfd that can neither grow nor shrink, mapped here with `protection`. `further_seals` are put
-// on once that mapping is there.
-Result<void*> make_shared(const char* name, uint64_t bytes, int protection, int further_seals,
-                          Fd& fd) {
-    fd = Fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (!fd.valid()) return errno_error("memfd_create of the session's table", errno);
-    if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
-        return errno_error("size the session's table", errno);
-    void* memory = mmap(nullptr, bytes, protection, MAP_SHARED, fd.get(), 0);
-    if (memory == MAP_FAILED) return errno_error("map the session's table", errno);
-    if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL | further_seals) !=
-        0) {
-        const int error = errno;
-        munmap(memory, bytes);
-        return errno_error("seal the session's table", error);
-    }
-    return memory;
-}
 
 uint64_t load(const __u64& value) {
     return __atomic_load_n(&value, __ATOMIC_RELAXED);
@@ -100,8 +44,9 @@ Result<std::unique_ptr<PythonTable>> PythonTable::create(uint32_t lines, uint32_
         return make_error(ErrorKind::kUnsupported,
                           "the targets file has too many lines for Python targets");
 
-    auto settings = make_shared("speedbump-settings", sb_settings_bytes(lines, columns),
-                                PROT_READ | PROT_WRITE, F_SEAL_FUTURE_WRITE, table->settings_fd_);
+    auto settings =
+        make_shared_memory("speedbump-settings", sb_settings_bytes(lines, columns),
+                           PROT_READ | PROT_WRITE, F_SEAL_FUTURE_WRITE, table->settings_fd_);
     if (!settings) return std::move(settings).error();
     table->settings_ = *settings;
     table->settings() = {};
@@ -112,11 +57,12 @@ Result<std::unique_ptr<PythonTable>> PythonTable::create(uint32_t lines, uint32_
     table->settings().columns = columns;
 
     auto counters =
-        make_shared("speedbump-counters", counters_bytes, PROT_READ, 0, table->counters_fd_);
+        make_shared_memory("speedbump-counters", counters_bytes, PROT_READ, 0, table->counters_fd_);
     if (!counters) return std::move(counters).error();
     table->counters_ = *counters;
     if (columns > 0) table->make_schedule();
-    if (auto taken = t_ownership.take(table->settings()); !taken) return std::move(taken).error();
+    if (auto taken = owned_by_this_thread().take(table->settings().owner); !taken)
+        return std::move(taken).error();
     return table;
 }
 
@@ -125,7 +71,7 @@ PythonTable::~PythonTable() {
         __atomic_store_n(&settings().armed, 0u, __ATOMIC_RELAXED);
         __atomic_store_n(&settings().closed, 1u, __ATOMIC_RELEASE);
         // Else the kernel would look at unmapped memory when this thread ends.
-        if (std::exchange(settings().owner, 0u) != 0) t_ownership.give_up();
+        if (std::exchange(settings().owner, 0u) != 0) owned_by_this_thread().give_up();
         munmap(settings_, sb_settings_bytes(lines_, columns_));
     }
     if (counters_ != nullptr)

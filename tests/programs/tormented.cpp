@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: MIT
+// Works in a way that makes patching hard, checks each result of its own functions, and does what
+// standard input says, a command a line:
+//
+//   call N      calls of hot_mix: "done", or "wrong"
+//   begin MODE  works in threads from now on: "begun"
+//   check       "right COUNT" as long as every result was, and so many were made in all
+//   fork        a child that takes the commands from here until it ends: "PID"
+//   end         of a child: "ended"
+//   handlers    how many signal handlers have run: "COUNT"
+//
+// Modes: loop, threads, alarm, altstack, throw, longjmp, fork, vfork, spawn, sleep.
+#include <setjmp.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#define HOT extern "C" __attribute__((noinline, noclone, used))
+
+namespace {
+
+std::atomic<uint64_t> made{0};
+std::atomic<uint64_t> wrong{0};
+std::atomic<uint64_t> handled{0};
+thread_local sigjmp_buf way_back;
+uint64_t factors[4] = {3, 5, 7, 11};
+
+void expect(bool is_right) {
+    made.fetch_add(1, std::memory_order_relaxed);
+    if (!is_right) wrong.fetch_add(1, std::memory_order_relaxed);
+}
+
+} // namespace
+
+// Registers, flags, the red zone and data at addresses of their own: what a jump could spoil.
+HOT uint64_t hot_mix(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
+    uint64_t x = a * factors[0] + b;
+    x ^= (c << 7) | (c >> 57);
+    x += d * factors[1];
+    return x ^ (x >> 13);
+}
+
+HOT uint64_t hot_leaf(const uint64_t* words, uint64_t count) {
+    uint64_t local[8];
+    for (int i = 0; i < 8; ++i) local[i] = words[i] + count;
+    asm volatile("" : : "r"(local) : "memory");
+    uint64_t sum = 0;
+    for (int i = 0; i < 8; ++i) sum = sum * 31 + local[i];
+    return sum;
+}
+
+HOT uint64_t hot_recurse(uint64_t depth) {
+    asm volatile("" : "+r"(depth));
+    return depth == 0 ? 1 : depth + hot_recurse(depth - 1);
+}
+
+HOT void hot_throw(int value) {
+    asm volatile("" : "+r"(value));
+    if (value != 0) throw std::runtime_error(std::to_string(value));
+}
+
+HOT void hot_jump(sigjmp_buf* to, int value) {
+    asm volatile("" : "+r"(value));
+    if (value != 0) siglongjmp(*to, value);
+}
+
+HOT double hot_float(double a, double b) {
+    asm volatile("" : "+x"(a), "+x"(b));
+    return a * 1.5 + b;
+}
+
+namespace {
+
+uint64_t plain_mix(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
+    uint64_t x = a * 3 + b;
+    x ^= (c << 7) | (c >> 57);
+    x += d * 5;
+    return x ^ (x >> 13);
+}
+
+uint64_t plain_leaf(const uint64_t* words, uint64_t count) {
+    uint64_t sum = 0;
+    for (int i = 0; i < 8; ++i) sum = sum * 31 + words[i] + count;
+    return sum;
+}
+
+void work(uint64_t turn) {
+    const uint64_t words[8] = {turn, 1, 2, turn * 3, 4, 5, turn ^ 6, 7};
+    expect(hot_mix(turn, 2, turn + 3, 4) == plain_mix(turn, 2, turn + 3, 4));
+    expect(hot_leaf(words, turn) == plain_leaf(words, turn));
+    const uint64_t depth = turn % 8;
+    expect(hot_recurse(depth) == 1 + depth * (depth + 1) / 2);
+    const auto value = static_cast<double>(turn % 1000);
+    expect(hot_float(value, 2.25) == value * 1.5 + 2.25);
+}
+
+void try_throwing(uint64_t turn) {
+    const int value = static_cast<int>(turn % 7);
+    try {
+        hot_throw(value);
+        expect(value == 0);
+    } catch (const std::runtime_error& error) {
+        expect(error.what() == std::to_string(value) && value != 0);
+    }
+}
+
+void try_jumping(uint64_t turn) {
+    const int value = static_cast<int>(turn % 7);
+    const int got = sigsetjmp(way_back, 0);
+    if (got == 0) hot_jump(&way_back, value);
+    expect(got == 0 ? value == 0 : got == value);
+}
+
+void on_alarm(int) {
+    const int before = errno;
+    const uint64_t turn = handled.fetch_add(1, std::memory_order_relaxed);
+    work(turn);
+    errno = before;
+}
+
+void start_alarms(bool on_own_stack) {
+    if (on_own_stack) {
+        stack_t stack{};
+        stack.ss_size = 64 * 1024;
+        stack.ss_sp = std::malloc(stack.ss_size);
+        sigaltstack(&stack, nullptr);
+    }
+    struct sigaction action {};
+    action.sa_handler = on_alarm;
+    action.sa_flags = SA_RESTART | (on_own_stack ? SA_ONSTACK : 0);
+    sigaction(SIGALRM, &action, nullptr);
+    itimerval timer{{0, 500}, {0, 500}};
+    setitimer(ITIMER_REAL, &timer, nullptr);
+}
+
+void expect_exit(pid_t pid) {
+    int status = 0;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    expect(pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+void fork_once(uint64_t turn) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+        const uint64_t before = wrong;
+        for (uint64_t i = 0; i < 50; ++i) work(turn + i);
+        _exit(wrong == before ? 0 : 1);
+    }
+    expect_exit(pid);
+}
+
+void vfork_once(uint64_t turn) {
+    const pid_t pid = vfork();
+    if (pid == 0) {
+        const bool is_right = hot_mix(turn, 1, 2, 3) == plain_mix(turn, 1, 2, 3);
+        _exit(is_right ? 0 : 1);
+    }
+    expect_exit(pid);
+}
+
+void spawn_once(uint64_t) {
+    pid_t pid = 0;
+    char* arguments[] = {const_cast<char*>("true"), nullptr};
+    char* none[] = {nullptr};
+    const int error = posix_spawn(&pid, "/bin/true", nullptr, nullptr, arguments, none);
+    if (error != 0) return expect(false);
+    expect_exit(pid);
+}
+
+template <typename Turn>
+void repeat(Turn turn) {
+    for (uint64_t i = 0;; ++i) {
+        turn(i);
+        work(i);
+    }
+}
+
+void run_mode(const std::string& mode) {
+    if (mode == "throw") repeat(try_throwing);
+    if (mode == "longjmp") repeat(try_jumping);
+    if (mode == "fork") repeat(fork_once);
+    if (mode == "vfork") repeat(vfork_once);
+    if (mode == "spawn") repeat(spawn_once);
+    if (mode == "sleep")
+        repeat([](uint64_t) {
+            timespec time{0, 2'000'000};
+            expect(nanosleep(&time, nullptr) == 0);
+        });
+    if (mode == "threads")
+        repeat([](uint64_t turn) {
+            std::vector<std::thread> threads;
+            for (int i = 0; i < 20; ++i)
+                threads.emplace_back([turn] {
+                    for (uint64_t n = 0; n < 20; ++n) work(turn + n);
+                });
+            for (std::thread& thread : threads) thread.join();
+        });
+    if (mode == "alarm") start_alarms(false);
+    if (mode == "altstack") start_alarms(true);
+    repeat([](uint64_t) {});
+}
+
+bool answer(const std::string& line) {
+    const std::string command = line.substr(0, line.find(' '));
+    const std::string rest = line.size() > command.size() ? line.substr(command.size() + 1) : "";
+    if (command == "call") {
+        uint64_t mistakes = 0;
+        for (uint64_t i = 0, count = std::stoull(rest); i < count; ++i)
+            mistakes += hot_mix(i, 1, 2, 3) != plain_mix(i, 1, 2, 3);
+        std::cout << (mistakes == 0 ? "done" : "wrong") << std::endl;
+    } else if (command == "begin") {
+        std::thread(run_mode, rest).detach();
+        std::cout << "begun" << std::endl;
+    } else if (command == "check") {
+        std::cout << (wrong == 0 ? "right " : "wrong ") << made << std::endl;
+    } else if (command == "handlers") {
+        std::cout << handled << std::endl;
+    } else if (command == "fork") {
+        const pid_t pid = fork();
+        if (pid == 0) {
+            std::cout << getpid() << std::endl;
+            return true;
+        }
+        expect_exit(pid);
+        std::cout << "ended" << std::endl;
+    } else if (command == "end") {
+        _exit(0);
+    } else {
+        std::cout << "error: " << line << std::endl;
+    }
+    return true;
+}
+
+} // namespace
+
+int main() {
+    std::cout << "ready " << getpid() << std::endl;
+    for (std::string line; std::getline(std::cin, line);) answer(line);
+    return wrong == 0 ? 0 : 1;
+}

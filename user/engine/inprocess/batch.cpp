@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: MIT
+#include "engine/inprocess/batch.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "elf/jump_site.h"
+#include "engine/inprocess/region.h"
+#include "engine/shared_memory.h"
+#include "inject/mapper.h"
+#include "inject/process_state.h"
+#include "process/maps.h"
+#include "process/memory.h"
+
+namespace speedbump::engine::inprocess {
+namespace {
+
+using std::chrono::milliseconds;
+using Outcome = inject::CodeChange::Outcome;
+
+constexpr milliseconds kMapTimeout{5000};
+constexpr milliseconds kUnmapTimeout{1000}; // what is left lies there and does nothing
+constexpr milliseconds kChangeTimeout{10000};
+constexpr int kMapTries = 3; // where something else is mapped at the chosen place meanwhile
+
+using Bytes = std::basic_string_view<unsigned char>;
+
+bool is_same_file(pid_t pid, const process::Mapping& mapping, const struct stat& wanted) {
+    if (mapping.inode != wanted.st_ino) return false;
+    const auto file = process::open_mapped_file(pid, mapping);
+    struct stat info {};
+    return file && fstat(file->get(), &info) == 0 && info.st_dev == wanted.st_dev &&
+           info.st_ino == wanted.st_ino;
+}
+
+// Where the file's code lies in the process.
+Result<std::vector<Span>> code_of(pid_t pid, int file) {
+    struct stat wanted {};
+    if (fstat(file, &wanted) != 0) return errno_error("stat a file to probe", errno);
+    auto mappings = process::read_maps(pid);
+    if (!mappings) return std::move(mappings).error();
+    const std::vector<Span> all = read_spans(pid);
+    std::vector<Span> found;
+    for (const process::Mapping& mapping : *mappings) {
+        if (!mapping.executable || !is_same_file(pid, mapping, wanted)) continue;
+        const auto span = std::find_if(all.begin(), all.end(), [&](const Span& one) {
+            return one.start == mapping.start && one.end == mapping.end;
+        });
+        if (span == all.end()) continue; // it changes just now
+        found.push_back(*span);
+    }
+    if (found.empty())
+        return make_error(ErrorKind::kNotFound,
+                          fmt::format("process {} does not have the file mapped", pid));
+    return found;
+}
+
+// Why nothing is put into this mapping, or nullptr.
+const char* unfit(const Span& span) {
+    if (span.shared)
+        return "its code is mapped as shared memory, where a change would reach the file";
+    if (span.writable) return "its code is mapped writable";
+    return nullptr;
+}
+
+Result<Site> find_site(pid_t pid, int file, const std::vector<Span>& code, const Probe& probe) {
+    const uint64_t offset = probe.file_offset;
+    const Span* place = nullptr;
+    for (const Span& span : code) {
+        if (offset < span.offset || offset - span.offset >= span.end - span.start) continue;
+        if (place != nullptr)
+            return make_error(ErrorKind::kUnsupported, "the process has its code mapped twice");
+        place = &span;
+    }
+    if (place == nullptr)
+        return make_error(ErrorKind::kUnsupported, "its code is not mapped as the file has it");
+    if (const char* reason = unfit(*place)) return make_error(ErrorKind::kUnsupported, reason);
+    Site site;
+    site.probe = probe;
+    site.address = place->start + (offset - place->offset);
+    unsigned char there[elf::kLongestRange] = {};
+    unsigned char expected[elf::kLongestRange] = {};
+    const size_t size = process::RemoteMemory(pid).read_some(site.address, there, sizeof there);
+    const ssize_t read = pread(file, expected, sizeof expected, static_cast<off_t>(offset));
+    const auto range =
+        elf::movable_range(Bytes(expected, static_cast<size_t>(std::max<ssize_t>(read, 0))));
+    if (!range) return make_error(ErrorKind::kUnsupported, "its instructions can't be moved");
+    if (size < range->length || Bytes(there, range->length) != Bytes(expected, range->length))
+        return make_error(ErrorKind::kUnsupported,
+                          "its code is not what the file has: somebody else's breakpoint or hook "
+                          "is there");
+    site.range.assign(expected, range->length);
+    for (const uint8_t begin : range->places) site.places |= 1u << begin;
+    return site;
+}
+
+} // namespace
+
+Result<std::vector<Site>> find_sites(pid_t pid, const FileProbes& probes,
+                                     std::vector<RefusedProbe>& refused) {
+    const auto code = code_of(pid, probes.file);
+    if (!code) return code.error();
+    std::vector<Site> sites;
+    for (const Probe& probe : probes.probes) {
+        auto site = find_site(pid, probes.file, *code, probe);
+        if (site)
+            sites.push_back(std::move(*site));
+        else
+            refused.push_back({probe, EOPNOTSUPP, site.error().message});
+    }
+    return sites;
+}
+
+// --- memory in the process
+
+Result<std::shared_ptr<Batch>> Batch::prepare(pid_t pid, std::vector<Site> sites,
+                                              const Table& table,
+                                              std::vector<RefusedProbe>& refused) {
+    if (auto reason = inject::obstacle(pid)) return std::move(*reason);
+    std::shared_ptr<Batch> batch(new Batch());
+    batch->pid_ = pid;
+    batch->sites_ = std::move(sites);
+    if (getrandom(batch->identity_.data(), batch->identity_.size(), 0) !=
+        static_cast<ssize_t>(batch->identity_.size()))
+        return errno_error("getrandom", errno);
+    if (auto mapped = batch->map(table); !mapped) return std::move(mapped).error();
+    std::vector<Site> reachable;
+    for (Site& site : batch->sites_) {
+        auto made = make_trampoline(batch->layout_, reachable.size(), site.probe.target,
+                                    site.address, site.range);
+        if (!made) {
+            refused.push_back({site.probe, EOPNOTSUPP, made.error().message});
+            continue;
+        }
+        site.trampoline = std::move(*made);
+        reachable.push_back(std::move(site));
+    }
+    batch->sites_ = std::move(reachable);
+    batch->is_forgotten_.resize(batch->sites_.size());
+    if (auto filled = batch->fill(); !filled) return std::move(filled).error();
+    return batch;
+}
+
+Batch::~Batch() {
+    if (counts_ != nullptr) munmap(const_cast<HookCounts*>(counts_), layout_.end - layout_.counts);
+}
+
+Result<void> Batch::map(const Table& table) {
+    const auto [low, high] =
+        std::minmax_element(sites_.begin(), sites_.end(),
+                            [](const Site& a, const Site& b) { return a.address < b.address; });
+    const Layout shape(0, sites_.size());
+    auto memory =
+        make_shared_memory("speedbump-counts", shape.end - shape.counts, PROT_READ, 0, counts_fd_);
+    if (!memory) return std::move(memory).error();
+    counts_ = static_cast<const HookCounts*>(*memory);
+    layout_ = shape;
+    for (int i = 1;; ++i) {
+        const auto place = free_place(read_spans(pid_), low->address, high->address, shape.end);
+        if (!place)
+            return make_error(ErrorKind::kUnsupported,
+                              fmt::format("process {}: {} bytes are free nowhere within reach of "
+                                          "its code",
+                                          pid_, shape.end));
+        layout_ = Layout(*place, sites_.size());
+        const std::vector<inject::MapOrder> orders = {
+            {layout_.code, layout_.settings - layout_.code, PROT_READ | PROT_EXEC, inject::kPrivate,
+             0, 0},
+            {layout_.settings, layout_.process - layout_.settings, PROT_READ, 0, 0, 0},
+            {layout_.process, layout_.counts - layout_.process, PROT_READ, inject::kPrivate, 1, 0},
+            {layout_.counts, layout_.end - layout_.counts, PROT_READ | PROT_WRITE, 1, 0, 0}};
+        auto mapped = inject::map_memory(pid_, orders, {table.fd(), counts_fd_.get()},
+                                         Clock::now() + kMapTimeout);
+        if (mapped || mapped.error().error_number != EEXIST || i == kMapTries) return mapped;
+    }
+}
+
+Result<void> Batch::fill() {
+    const Fd memory(::open(fmt::format("/proc/{}/mem", pid_).c_str(), O_RDWR | O_CLOEXEC));
+    if (!memory.valid()) return process::access_error(pid_, "open its memory", errno);
+    std::string code = region_head(identity_);
+    if (code.empty()) return make_error(ErrorKind::kUnsupported, "the hook is too long");
+    for (const Site& site : sites_) code += site.trampoline.bytes;
+    const auto put = [&](uint64_t address, const void* data, size_t size) {
+        return pwrite(memory.get(), data, size, static_cast<off_t>(address)) ==
+               static_cast<ssize_t>(size);
+    };
+    const ProcessWord known = kOwnCounts;
+    errno = 0;
+    if (!put(layout_.code, code.data(), code.size()) || !put(layout_.process, &known, sizeof known))
+        return errno_error(fmt::format("process {}: write code there", pid_), errno)
+            .with_hint(
+                "a kernel with proc_mem.force_override=never lets nobody write to memory that is "
+                "not writable; use --engine=bpf");
+    std::string there(code.size(), '\0');
+    if (pread(memory.get(), there.data(), there.size(), static_cast<off_t>(layout_.code)) !=
+            static_cast<ssize_t>(there.size()) ||
+        there != code)
+        return make_error(ErrorKind::kIo,
+                          fmt::format("process {}: what was written there is not there", pid_));
+    return {};
+}
+
+Result<void> Batch::unmap(pid_t pid) const {
+    const std::vector<inject::MapOrder> orders = {
+        {layout_.code, layout_.end - layout_.code, 0, inject::kUnmap, 0, 0}};
+    return inject::map_memory(pid, orders, {counts_fd_.get(), counts_fd_.get()},
+                              Clock::now() + kUnmapTimeout);
+}
+
+// --- jumps
+
+std::vector<Entry> Batch::entries() const {
+    std::vector<Entry> all;
+    for (const Site& site : sites_) {
+        Entry entry{layout_.code, identity_, site.address, {}, site.trampoline.jump};
+        std::copy_n(site.range.begin(), entry.before.size(), entry.before.begin());
+        all.push_back(entry);
+    }
+    return all;
+}
+
+Result<void> Batch::put_in(Ledger& ledger, std::vector<RefusedProbe>& refused) {
+    const std::vector<Entry> listed = entries();
+    auto first = ledger.add(listed);
+    if (!first) return std::move(first).error();
+    listed_ = *first;
+    std::vector<inject::CodeChange> changes;
+    for (size_t i = 0; i < sites_.size(); ++i)
+        changes.push_back({.address = sites_[i].address,
+                           .before = listed[i].before,
+                           .after = listed[i].jump,
+                           .copy = sites_[i].trampoline.copy,
+                           .length = static_cast<uint32_t>(sites_[i].range.size()),
+                           .places = sites_[i].places});
+    auto changed = inject::change_code(pid_, {layout_.code, identity_}, changes, nullptr,
+                                       Clock::now() + kChangeTimeout);
+    if (!changed) return changed;
+    for (size_t i = 0; i < changes.size(); ++i) {
+        if (changes[i].outcome == Outcome::kDone) continue;
+        refused.push_back({sites_[i].probe, changes[i].error_number,
+                           changes[i].outcome == Outcome::kOtherCode
+                               ? "its code has changed meanwhile: somebody else is at it"
+                               : "its code can't be written to"});
+    }
+    return {};
+}
+
+void Batch::forget(Ledger& ledger) {
+    if (listed_) ledger.forget(*listed_, sites_.size());
+    listed_.reset();
+}
+
+bool Batch::is_in(pid_t pid) const {
+    Identity there{};
+    return process::RemoteMemory(pid).read_some(layout_.code, there.data(), there.size()) ==
+               there.size() &&
+           there == identity_;
+}
+
+bool Batch::has_jump(pid_t pid, const Probe& probe) const {
+    const auto site = std::find_if(sites_.begin(), sites_.end(), [&](const Site& one) {
+        return one.probe.target == probe.target && one.probe.file_offset == probe.file_offset;
+    });
+    if (site == sites_.end()) return false;
+    const auto& jump = site->trampoline.jump;
+    std::remove_cvref_t<decltype(jump)> there{};
+    return process::RemoteMemory(pid).read_some(site->address, there.data(), there.size()) ==
+               there.size() &&
+           there == jump;
+}
+
+// --- counts
+
+void Batch::add_counts(std::vector<Counts>& to, const Ticks& ticks) const {
+    const auto load = [](const uint64_t& value) {
+        return __atomic_load_n(&value, __ATOMIC_RELAXED);
+    };
+    const auto time_of = [](uint64_t ns) {
+        return nanoseconds(static_cast<int64_t>(std::min(ns, uint64_t{1} << 55)));
+    };
+    for (size_t i = 0; i < sites_.size(); ++i) {
+        for (const uint64_t is_own : {uint64_t{0}, kOwnCounts}) {
+            if (is_own != 0 && is_forgotten_[i]) continue;
+            Counts sum{.target = sites_[i].probe.target,
+                       .process = is_own != 0 ? static_cast<pid_t>(tgid) : 0};
+            const HookCounts* counts = counts_ + i * kCountsPerSite + is_own * kStripes;
+            for (uint64_t stripe = 0; stripe < kStripes; ++stripe)
+                sum += {.hits = load(counts[stripe].hits),
+                        .delays = load(counts[stripe].delays),
+                        .requested = time_of(load(counts[stripe].requested_ns)),
+                        .measured = ticks.duration(load(counts[stripe].measured_ticks))};
+            if (sum.hits != 0) to.push_back(sum);
+        }
+    }
+}
+
+void Batch::forget_counts(uint32_t target) {
+    for (size_t i = 0; i < sites_.size(); ++i)
+        if (sites_[i].probe.target == target) is_forgotten_[i] = true;
+}
+
+} // namespace speedbump::engine::inprocess

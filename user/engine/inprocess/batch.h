@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/inprocess/ledger.h"
+#include "engine/inprocess/table.h"
+#include "engine/inprocess/trampoline.h"
+#include "util/fd.h"
+#include "util/result.h"
+
+namespace speedbump::engine::inprocess {
+
+// A function's site in one process.
+struct Site {
+    Probe probe;
+    uint64_t address = 0;
+    std::basic_string<unsigned char> range; // the instructions that a jump takes the place of
+    uint32_t places = 0;                    // where in it they begin, a bit for each offset
+    Trampoline trampoline;
+};
+
+// Which of the probes have a site in a process, where the file is mapped as it should be: all that
+// have none are added to `refused`, with the reason. `without`: addresses to leave out. kNotFound:
+// the file is not mapped there.
+Result<std::vector<Site>> find_sites(pid_t pid, const FileProbes& probes,
+                                     std::vector<RefusedProbe>& refused);
+
+// The sites of one file in one process, and the memory there that they lead to. That stays for
+// forked children, which have it, too.
+class Batch {
+  public:
+    // Maps the memory and fills it; no jump is in place yet. Sites that can't be reached are taken
+    // out and added to `refused`.
+    static Result<std::shared_ptr<Batch>> prepare(pid_t pid, std::vector<Site> sites,
+                                                  const Table& table,
+                                                  std::vector<RefusedProbe>& refused);
+    ~Batch();
+    Batch(const Batch&) = delete;
+    Batch& operator=(const Batch&) = delete;
+
+    // Puts the jumps in place, at once, once they are listed in the ledger.
+    Result<void> put_in(Ledger& ledger, std::vector<RefusedProbe>& refused);
+    // Forgets them, once no process has them any more.
+    void forget(Ledger& ledger);
+
+    // Whether a process has this memory: this one, or one that has forked from it.
+    bool is_in(pid_t pid) const;
+    // Whether a probe's jump is in place in such a process. One may have forked before.
+    bool has_jump(pid_t pid, const Probe& probe) const;
+    std::vector<Entry> entries() const;
+    // Of the process, or, as process 0, of its children.
+    void add_counts(std::vector<Counts>& to, const Ticks& ticks) const;
+    void forget_counts(uint32_t target);
+
+    // Unmaps the memory, where no thread can come there any more.
+    Result<void> unmap(pid_t pid) const;
+    inject::Quiet range() const { return {layout_.code, layout_.settings, false}; }
+
+    pid_t pid() const { return pid_; }
+    uint32_t tgid = 0;         // in the initial PID namespace
+    std::atomic<int> users{0}; // processes that have it, as far as is known
+
+  private:
+    Batch() = default;
+    Result<void> map(const Table& table);
+    Result<void> fill();
+
+    pid_t pid_ = 0;
+    std::vector<Site> sites_;
+    Layout layout_;
+    Identity identity_{};
+    Fd counts_fd_;
+    const HookCounts* counts_ = nullptr;
+    std::vector<bool> is_forgotten_; // by site: the process's own counts
+    std::optional<size_t> listed_;   // in the ledger
+};
+
+} // namespace speedbump::engine::inprocess

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/inprocess/batch.h"
+#include "engine/inprocess/ledger.h"
+#include "engine/inprocess/open.h"
+#include "engine/inprocess/table.h"
+#include "util/heir.h"
+
+namespace speedbump::engine::inprocess {
+
+// Delays calls by jumps in the processes themselves (docs/inprocess.md): each process has its own,
+// those that fork from it have them with its memory. Whatever ends this program, the delays end
+// with it, and a process apart takes the jumps out.
+class InprocessEngine final : public InprocessProbes {
+  public:
+    using Warn = std::function<void(const std::string&)>;
+    static Result<std::unique_ptr<InprocessEngine>> create(Warn warn);
+    ~InprocessEngine() override;
+
+    void follow(tree::ProcessTree& tree) override { tree_ = &tree; }
+    void follow_children(bool follow) override;
+
+    Capabilities capabilities() const override;
+    Result<Floors> calibrate() override;
+    nanoseconds floor(elf::SiteKind) const override { return floor_; }
+    Result<void> configure(uint32_t target, const TargetSettings& settings, uint64_t armed_at_ns,
+                           const ProbeSets& sets) override;
+    void arm(bool armed) override { table_->arm(armed); }
+
+    // Only for one process, in which a thread of its own maps memory, and of which all threads
+    // stand still for a moment. kNotFound as well: it does not have the file mapped.
+    Result<Attached> attach(const FileProbes& probes, std::optional<pid_t> only,
+                            std::vector<RefusedProbe>& refused) override;
+    std::vector<Attached> attach_each(const FileProbes& probes,
+                                      const std::vector<pid_t>& pids) override;
+    void release(std::vector<Attached> attachments) override;
+    Result<std::vector<Counts>> read_counts() override;
+    void forget_counts(uint32_t target, uint32_t tgid) override;
+
+  private:
+    class Jumps;
+    InprocessEngine() = default;
+    Result<uint32_t> member_of(pid_t pid, uint64_t& roots);
+    Result<void> put_in(const std::shared_ptr<Batch>& batch, std::vector<RefusedProbe>& refused);
+    void take_out_of(pid_t pid, const Batch& batch);
+    std::vector<std::shared_ptr<Batch>> batches() const;
+
+    Warn warn_;
+    tree::ProcessTree* tree_ = nullptr;
+    Ticks ticks_;
+    nanoseconds floor_{0};
+    std::unique_ptr<Table> table_;
+    std::unique_ptr<Ledger> ledger_;
+    std::optional<Heir> heir_;
+    std::vector<uint64_t> root_masks_;            // by target
+    mutable std::mutex mutex_;                    // release() is called by other threads
+    std::vector<std::shared_ptr<Batch>> batches_; // all since the beginning, for their counts
+};
+
+} // namespace speedbump::engine::inprocess

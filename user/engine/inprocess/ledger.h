@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/inprocess/trampoline.h"
+#include "inject/stop_all.h"
+#include "util/clock.h"
+#include "util/result.h"
+
+namespace speedbump::engine::inprocess {
+
+// A jump that may be in place.
+struct Entry {
+    uint64_t region = 0; // address of the region it leads to; 0: of none any more
+    Identity identity{}; // of that
+    uint64_t site = 0;
+    std::array<unsigned char, inject::kChangedBytes> before{};
+    std::array<unsigned char, inject::kChangedBytes> jump{};
+};
+
+// What has been put into processes, in memory that a process which outlives this one sees as well.
+// Written before a jump is in place.
+class Ledger {
+  public:
+    static Result<std::unique_ptr<Ledger>> create();
+    ~Ledger();
+    Ledger(const Ledger&) = delete;
+    Ledger& operator=(const Ledger&) = delete;
+
+    // Where they are from now on; kUnsupported: there is no room for so many.
+    Result<size_t> add(std::span<const Entry> entries);
+    void forget(size_t first, size_t count);
+    std::vector<Entry> entries() const;
+    std::vector<Entry> entries(size_t first, size_t count) const;
+
+  private:
+    struct Page;
+    explicit Ledger(Page* page) : page_(page) {}
+    Page* page_;
+    std::vector<std::pair<size_t, size_t>> free_; // that were forgotten
+};
+
+// The processes that have this table mapped, by its inode: those that were given it and all that
+// have forked from them.
+std::vector<pid_t> processes_with(ino_t table);
+
+// Takes the jumps of these entries out of a process, as far as they are its: what was there before
+// is there again. An error where that could not be done for all. `quiet`: as of change_code(), of
+// the one region that all of them lead to.
+Result<void> take_out(pid_t pid, const std::vector<Entry>& entries, Clock::time_point deadline,
+                      inject::Quiet* quiet = nullptr);
+
+} // namespace speedbump::engine::inprocess

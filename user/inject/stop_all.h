@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "util/clock.h"
+#include "util/result.h"
+
+namespace speedbump::inject {
+
+inline constexpr size_t kChangedBytes = 5;
+
+// Code of a process that becomes other code while all its threads stand still.
+struct CodeChange {
+    uint64_t address = 0;
+    std::array<unsigned char, kChangedBytes> before{};
+    std::array<unsigned char, kChangedBytes> after{};
+    // Threads that stand behind the beginning of the range are moved first: to the same place of a
+    // copy that does the same and then goes on behind the range. 0: none can stand there.
+    uint64_t copy = 0;
+    uint32_t length = 0; // of the range
+    uint32_t places = 0; // of its instructions, a bit for each offset
+    // The answer.
+    enum class Outcome { kNotTried, kDone, kOtherCode, kRefused } outcome = Outcome::kNotTried;
+    int error_number = 0; // of kRefused
+};
+
+// Bytes that are there as long as the process is the one that is meant, running the same program.
+struct Witness {
+    uint64_t address = 0;
+    std::array<unsigned char, 16> bytes{};
+};
+
+// A range of code in which no thread is, nor comes back to: as far as its stack and the signal
+// frames there tell.
+struct Quiet {
+    uint64_t begin = 0;
+    uint64_t end = 0;
+    bool is_quiet = false; // the answer
+};
+
+// Stops all threads of the process, none of them in a system call that this would disturb, makes
+// the changes whose code is what it was before, and lets them go. Each change is one write within a
+// page, so that whoever dies meanwhile leaves all of it or nothing. kNotFound: the witness is not
+// there, or the process is gone; kTimeout: they could not all be stopped, with why; then nothing
+// was changed.
+// `quiet`, where given, is looked at after the changes.
+Result<void> change_code(pid_t pid, const Witness& witness, std::span<CodeChange> changes,
+                         Quiet* quiet, Clock::time_point deadline);
+
+} // namespace speedbump::inject

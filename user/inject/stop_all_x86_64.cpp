@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: MIT
+#include "inject/stop_all.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/kcmp.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/user.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "inject/address_space.h"
+#include "inject/blocking_call.h"
+#include "inject/hold.h"
+#include "inject/process_state.h"
+#include "inject/safe_point.h"
+#include "inject/wait_watch.h"
+#include "process/memory.h"
+#include "process/threads.h"
+#include "util/fd.h"
+
+namespace speedbump::inject {
+namespace {
+
+using std::chrono::milliseconds;
+using Outcome = CodeChange::Outcome;
+
+// How long threads are kept waiting for the last of them, which may have to wait for a CPU: the
+// first time, and at most.
+constexpr milliseconds kFirstAttempt{50};
+constexpr milliseconds kLongestAttempt{1000};
+constexpr milliseconds kBetweenAttempts{2};
+constexpr uint64_t kMaxStackScan = 16 << 20;
+constexpr size_t kMaxStacks = 16; // of one thread: who has more is up to something
+// cs, gs, fs and ss as the kernel stores them in a 64-bit signal frame, and where in words from its
+// beginning, the restorer's address, on they, the program counter and the stack pointer lie.
+constexpr uint64_t kFrameSelectors = 0x002b000000000033ULL;
+constexpr size_t kSelectorsIndex = 24;
+constexpr size_t kCounterIndex = 22;
+constexpr size_t kPointerIndex = 21;
+
+struct HeldThread {
+    pid_t tid = 0;
+    user_regs_struct regs{};
+    // Registers with which an interrupted call goes on; nothing: the kernel sees to it.
+    std::optional<user_regs_struct> released;
+};
+
+// All threads of a process, held by the thread that this runs on.
+class HeldProcess {
+  public:
+    HeldProcess(pid_t pid, int pid_fd, WaitWatch& waits)
+        : pid_(pid), pid_fd_(pid_fd), memory_(pid), waits_(waits) {}
+    HeldProcess(const HeldProcess&) = delete;
+    HeldProcess& operator=(const HeldProcess&) = delete;
+    ~HeldProcess() {
+        for (HeldThread& thread : threads_) {
+            if (thread.released) ptrace(PTRACE_SETREGS, thread.tid, nullptr, &*thread.released);
+            release_thread(thread.tid);
+        }
+    }
+
+    enum class Held { kAll, kNotYet, kStuck, kGone };
+    // kStuck: only the end of the calling thread gives back what it asked for.
+    Result<Held> hold(Clock::time_point deadline);
+    std::vector<HeldThread>& threads() { return threads_; }
+    // Why the last call of hold() was in vain.
+    const std::string& doubt() const { return doubt_; }
+
+  private:
+    enum class One { kHeld, kLater, kGone, kStuck };
+    Result<One> hold_one(pid_t tid, Clock::time_point deadline);
+    bool take_registers(pid_t tid, const std::optional<WaitWatch::Wait>& wait);
+
+    pid_t pid_;
+    int pid_fd_;
+    process::RemoteMemory memory_;
+    WaitWatch& waits_;
+    std::vector<HeldThread> threads_;
+    std::string doubt_;
+};
+
+Result<HeldProcess::One> HeldProcess::hold_one(pid_t tid, Clock::time_point deadline) {
+    std::optional<WaitWatch::Wait> wait;
+    if (const auto call = watch_for_call(pid_, tid); call && call->number >= 0) {
+        const Interruption interruption = judge_interruption(pid_fd_, *call);
+        if (interruption == Interruption::kHarmful) {
+            doubt_ = call->number == kUnknownCall
+                         ? fmt::format("thread {} is busy in the kernel", tid)
+                         : fmt::format("thread {} is in system call {}, which a stop would disturb",
+                                       tid, call->number);
+            return One::kLater;
+        }
+        if (interruption == Interruption::kRelativeTime) {
+            wait = waits_.look(tid);
+            if (!wait) {
+                doubt_ = fmt::format(
+                    "thread {} waits in epoll_wait with a time-out, and the kernel does not tell "
+                    "since when",
+                    tid);
+                return One::kLater;
+            }
+        }
+    }
+    Clock::time_point since;
+    switch (hold_thread(pid_, tid, deadline, since)) {
+        case Hold::kHeld:
+            return take_registers(tid, wait) ? One::kHeld : One::kGone;
+        case Hold::kGone:
+            return One::kGone;
+        case Hold::kStuck:
+            doubt_ =
+                fmt::format("thread {} does not stop: it waits in the kernel, as in vfork()", tid);
+            return One::kStuck;
+        case Hold::kStoppedBySignal:
+        case Hold::kRefused:
+            break;
+    }
+    if (std::optional<Error> reason = obstacle(pid_)) return std::move(*reason);
+    return process::access_error(pid_, "ptrace", EPERM);
+}
+
+// False: the thread has been killed.
+bool HeldProcess::take_registers(pid_t tid, const std::optional<WaitWatch::Wait>& wait) {
+    HeldThread thread;
+    thread.tid = tid;
+    if (ptrace(PTRACE_GETREGS, tid, nullptr, &thread.regs) != 0) return false;
+    uint64_t waited_ms = 0;
+    if (wait) {
+        const auto after = read_last_run(pid_, tid);
+        if (after && after->switches <= wait->switches + 1)
+            waited_ms = static_cast<uint64_t>(
+                std::chrono::duration_cast<milliseconds>(Clock::now() - wait->begin).count());
+    }
+    if (const auto resumed = resumption_of(memory_, thread.regs, waited_ms))
+        thread.released = resumed->released;
+    threads_.push_back(std::move(thread));
+    return true;
+}
+
+Result<HeldProcess::Held> HeldProcess::hold(Clock::time_point deadline) {
+    std::set<pid_t> ended;
+    for (;;) {
+        const std::vector<pid_t> listed = process::read_threads(pid_);
+        if (listed.empty()) return Held::kGone;
+        bool is_new = false;
+        bool is_missing = false;
+        for (const pid_t tid : listed) {
+            const bool is_held = std::any_of(threads_.begin(), threads_.end(),
+                                             [tid](const auto& one) { return one.tid == tid; });
+            if (is_held || ended.contains(tid)) continue;
+            is_new = true;
+            auto one = hold_one(tid, deadline);
+            if (!one) return std::move(one).error();
+            if (*one == One::kStuck) return Held::kStuck;
+            if (*one == One::kGone) ended.insert(tid);
+            is_missing |= *one == One::kLater;
+        }
+        if (!is_new) return threads_.empty() ? Held::kGone : Held::kAll;
+        if (is_missing) {
+            if (Clock::now() > deadline) return Held::kNotYet;
+            std::this_thread::sleep_for(std::chrono::microseconds(200));
+        }
+    }
+}
+
+// A process that has the same memory, which nobody holds: a child of vfork() or clone().
+std::optional<pid_t> sharer_of(pid_t pid) {
+    const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir("/proc"), closedir);
+    if (!directory) return pid;
+    while (const dirent* entry = readdir(directory.get())) {
+        const auto other = static_cast<pid_t>(std::strtol(entry->d_name, nullptr, 10));
+        if (other <= 0 || other == pid) continue;
+        const long same = syscall(SYS_kcmp, pid, other, KCMP_VM, 0, 0);
+        if (same == 0 || (same < 0 && errno == ENOSYS)) return other;
+    }
+    return std::nullopt;
+}
+
+// What lies on the stacks that a thread stands on: the one of its stack pointer, and where signal
+// frames are found, those of the code that was interrupted.
+class Stacks {
+  public:
+    explicit Stacks(pid_t pid) : memory_(pid), space_(pid) {}
+
+    // `visit` is called with each stack's words, and where they lie; false ends it, as do
+    // too many stacks.
+    template <typename Visit>
+    bool visit(uint64_t stack_pointer, Visit&& visit_words) const {
+        std::vector<uint64_t> starts = {stack_pointer};
+        std::set<uint64_t> seen;
+        while (!starts.empty()) {
+            const uint64_t start = starts.back() & ~uint64_t{7};
+            starts.pop_back();
+            const uint64_t end = space_.stack_end(start);
+            if (!seen.insert(end).second) continue;
+            if (seen.size() > kMaxStacks) return false;
+            std::vector<uint64_t> words(std::min(end - start, kMaxStackScan) / 8);
+            words.resize(memory_.read_some(start, words.data(), words.size() * 8) / 8);
+            if (!visit_words(start, words)) return false;
+            for (size_t i = kSelectorsIndex; i < words.size(); ++i)
+                if (words[i] == kFrameSelectors)
+                    starts.push_back(words[i - kSelectorsIndex + kPointerIndex]);
+        }
+        return true;
+    }
+
+  private:
+    process::RemoteMemory memory_;
+    AddressSpace space_;
+};
+
+// Moves program counters that lie in ranges which change.
+class Mover {
+  public:
+    Mover(pid_t pid, std::span<const CodeChange> changes, int memory_file)
+        : stacks_(pid), memory_file_(memory_file) {
+        for (const CodeChange& change : changes)
+            if (change.copy != 0) by_address_[change.address] = &change;
+    }
+
+    // False: one can't be moved.
+    bool move(HeldThread& thread) {
+        if (by_address_.empty()) return true;
+        const Place place = place_of(thread.regs.rip);
+        if (place.is_inside) {
+            if (place.moved == 0) return false;
+            thread.regs.rip = place.moved;
+            if (ptrace(PTRACE_SETREGS, thread.tid, nullptr, &thread.regs) != 0 && errno != ESRCH)
+                return false;
+        }
+        return stacks_.visit(thread.regs.rsp, [this](uint64_t start, const auto& words) {
+            return move_frames(start, words);
+        });
+    }
+
+  private:
+    struct Place {
+        bool is_inside = false;
+        uint64_t moved = 0;
+    };
+    Place place_of(uint64_t counter) const {
+        auto next = by_address_.lower_bound(counter);
+        if (next == by_address_.begin()) return {};
+        const CodeChange& change = *std::prev(next)->second;
+        const uint64_t offset = counter - change.address; // not 0
+        if (offset >= change.length) return {};
+        return {true, (change.places >> offset & 1) != 0 ? change.copy + offset : 0};
+    }
+
+    bool move_frames(uint64_t start, const std::vector<uint64_t>& words) const {
+        for (size_t i = kSelectorsIndex; i < words.size(); ++i) {
+            if (words[i] != kFrameSelectors) continue;
+            const size_t index = i - kSelectorsIndex + kCounterIndex;
+            const Place place = place_of(words[index]);
+            if (!place.is_inside) continue;
+            const auto at = static_cast<off_t>(start + index * 8);
+            if (place.moved == 0 || pwrite(memory_file_, &place.moved, 8, at) != 8) return false;
+        }
+        return true;
+    }
+
+    Stacks stacks_;
+    int memory_file_;
+    std::map<uint64_t, const CodeChange*> by_address_;
+};
+
+bool is_quiet(const Stacks& stacks, const Quiet& range, const HeldThread& thread) {
+    const auto is_inside = [&](uint64_t word) { return word >= range.begin && word < range.end; };
+    return !is_inside(thread.regs.rip) &&
+           stacks.visit(thread.regs.rsp, [&](uint64_t, const auto& words) {
+               return std::none_of(words.begin(), words.end(), is_inside);
+           });
+}
+
+void make_change(int memory_file, CodeChange& change) {
+    std::array<unsigned char, kChangedBytes> there{};
+    const auto at = static_cast<off_t>(change.address);
+    const auto size = static_cast<ssize_t>(there.size());
+    if (pread(memory_file, there.data(), there.size(), at) != size || there != change.before) {
+        change.outcome = there == change.after ? Outcome::kDone : Outcome::kOtherCode;
+        return;
+    }
+    if (pwrite(memory_file, change.after.data(), change.after.size(), at) == size &&
+        pread(memory_file, there.data(), there.size(), at) == size && there == change.after) {
+        change.outcome = Outcome::kDone;
+        return;
+    }
+    change.error_number = errno;
+    change.outcome = Outcome::kRefused;
+}
+
+class Attempt {
+  public:
+    Attempt(pid_t pid, int pid_fd, const Witness& witness, std::span<CodeChange> changes,
+            Quiet* quiet, WaitWatch& waits)
+        : pid_(pid),
+          pid_fd_(pid_fd),
+          witness_(witness),
+          changes_(changes),
+          quiet_(quiet),
+          waits_(waits) {}
+
+    // True: done; false: to be tried again.
+    Result<bool> run(Clock::time_point deadline) {
+        HeldProcess held(pid_, pid_fd_, waits_);
+        auto all = held.hold(deadline);
+        if (!all) return std::move(all).error();
+        if (*all == HeldProcess::Held::kGone) return gone();
+        if (*all != HeldProcess::Held::kAll) {
+            doubt_ = held.doubt();
+            return false;
+        }
+        // Opened now: what it was before may have been another program's.
+        const Fd memory(::open(fmt::format("/proc/{}/mem", pid_).c_str(), O_RDWR | O_CLOEXEC));
+        if (!memory.valid()) return process::access_error(pid_, "open its memory", errno);
+        std::array<unsigned char, sizeof(witness_.bytes)> there{};
+        if (pread(memory.get(), there.data(), there.size(), static_cast<off_t>(witness_.address)) !=
+                static_cast<ssize_t>(there.size()) ||
+            there != witness_.bytes)
+            return gone();
+        if (const auto sharer = sharer_of(pid_)) {
+            doubt_ = fmt::format("process {} has the same memory", *sharer);
+            return false;
+        }
+        Mover mover(pid_, changes_, memory.get());
+        for (HeldThread& thread : held.threads()) {
+            if (mover.move(thread)) continue;
+            doubt_ = fmt::format("thread {} stands where code is to be changed", thread.tid);
+            return false;
+        }
+        for (CodeChange& change : changes_) make_change(memory.get(), change);
+        if (quiet_ == nullptr) return true;
+        const Stacks stacks(pid_);
+        quiet_->is_quiet =
+            std::all_of(held.threads().begin(), held.threads().end(),
+                        [&](const auto& thread) { return is_quiet(stacks, *quiet_, thread); });
+        return true;
+    }
+    const std::string& doubt() const { return doubt_; }
+
+  private:
+    Error gone() const { return errno_error(fmt::format("process {}", pid_), ESRCH); }
+
+    pid_t pid_;
+    int pid_fd_;
+    const Witness& witness_;
+    std::span<CodeChange> changes_;
+    Quiet* quiet_;
+    WaitWatch& waits_;
+    std::string doubt_;
+};
+
+} // namespace
+
+Result<void> change_code(pid_t pid, const Witness& witness, std::span<CodeChange> changes,
+                         Quiet* quiet, Clock::time_point deadline) {
+    const Fd pid_fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+    if (!pid_fd.valid()) return errno_error(fmt::format("process {}", pid), errno);
+    WaitWatch waits(pid);
+    for (milliseconds budget = kFirstAttempt;; budget = std::min(2 * budget, kLongestAttempt)) {
+        Attempt attempt(pid, pid_fd.get(), witness, changes, quiet, waits);
+        Result<bool> done = false;
+        on_tracer_thread([&] { done = attempt.run(Clock::now() + budget); });
+        if (!done) return std::move(done).error();
+        if (*done) return {};
+        if (Clock::now() > deadline)
+            return make_error(ErrorKind::kTimeout,
+                              fmt::format("process {}: its threads could not all be stopped: {}",
+                                          pid, attempt.doubt()));
+        std::this_thread::sleep_for(kBetweenAttempts);
+    }
+}
+
+} // namespace speedbump::inject
