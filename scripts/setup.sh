@@ -51,7 +51,8 @@ packages_of() {
         echo clang-tidy strace python3-pytest python3-numpy redis-server redis-tools nginx postgresql apache2-utils \
             util-linux gunicorn python3-flask chromium python3-pip python3-venv golang-go "$newer" \
             python3-django python3-fastapi uvicorn python3-celery python3-redis python3-psycopg2 \
-            debootstrap perl ruby php-cli nodejs default-jdk-headless sqlite3 openssl
+            debootstrap perl ruby php-cli nodejs default-jdk-headless sqlite3 openssl \
+            openssh-server openssh-client iproute2 openmpi-bin libopenmpi-dev
         ;;
     demo) echo redis-server redis-tools gunicorn python3-flask apache2-utils python3 procps ;;
     bench) echo bpftrace linux-perf apache2-utils wrk redis-server redis-tools nginx gunicorn \
@@ -233,7 +234,7 @@ if [ ! -e /usr/sbin/policy-rc.d ]; then
     as_root install -m 755 "$scratch/policy-rc.d" /usr/sbin/policy-rc.d
     made_policy=yes
 fi
-services="redis-server nginx apache2 postgresql"
+services="redis-server nginx apache2 postgresql ssh"
 is_active() { [ -d /run/systemd/system ] && systemctl is-active --quiet "$1" 2>/dev/null; }
 for service in $services; do
     if is_active "$service"; then running_before+=" $service"; fi

@@ -10,6 +10,7 @@
 
 #include "cli/command.h"
 #include "cli/exit_status.h"
+#include "cli/fleet.h"
 #include "cli/wrong_usage.h"
 #include "util/log.h"
 #include "util/text.h"
@@ -86,6 +87,7 @@ int main(int argc, char** argv) {
     add_experiment(app, action);
     add_report(app, action);
     add_compare(app, action);
+    add_agent(app, action);
     try {
         // parse() takes the words in reverse order
         app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));

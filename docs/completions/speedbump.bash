@@ -17,7 +17,7 @@ _speedbump() {
     if [ "$COMP_CWORD" -eq 1 ]; then
         mapfile -t COMPREPLY < <(compgen -W \
             'attach run check list discover dump doctor calibrate bench status set pause resume
-                detach experiment report compare --help --version' -- "$current")
+                detach experiment report compare agent --help --version' -- "$current")
         return
     fi
     if [ "$command" = run ]; then
@@ -87,7 +87,7 @@ _speedbump() {
         list) options="--pid --no-python $output" ;;
         doctor) options="--pid $output" ;;
         experiment)
-            options="--pid --cgroup --ab --fail-if-worse --junit --progress --doses --blocks --precision --time --seed
+            options="--pid --cgroup --ab --at --at-binary --exe --where --fail-if-worse --junit --progress --doses --blocks --precision --time --seed
                 --positive --bisect --whole --max-slowdown --max-cpu --slice --settle --live --no-off
                 --no-children --html $output"
             ;;
@@ -95,6 +95,7 @@ _speedbump() {
         compare) options="--fail-if-worse --junit $output" ;;
         set | pause | resume | detach) options="--session $output" ;;
         calibrate | status) options="$output" ;;
+        agent) options="--help" ;;
         *) options= ;;
         esac
         mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")

@@ -20,9 +20,11 @@ complete -c speedbump -n __fish_use_subcommand -f -a detach -d 'end a live sessi
 complete -c speedbump -n __fish_use_subcommand -f -a experiment -d 'measure what functions matter'
 complete -c speedbump -n __fish_use_subcommand -f -a report -d 'show results of experiments again'
 complete -c speedbump -n __fish_use_subcommand -f -a compare -d 'test two results'
+complete -c speedbump -n __fish_use_subcommand -f -a agent -d 'one host of experiment --at'
 
 set -l any 'not __fish_use_subcommand'
 complete -c speedbump -n $any -s h -l help -d 'print the options and examples'
+set -l any 'not __fish_use_subcommand; and not __fish_seen_subcommand_from agent'
 complete -c speedbump -n $any -l json -d 'JSON documents instead of tables'
 complete -c speedbump -n $any -s o -l output -r -d 'write results to a file'
 complete -c speedbump -n $any -s v -l verbose -d 'say more'
@@ -80,6 +82,10 @@ complete -c speedbump -n $experiment -l no-off -d 'never take the probes out'
 complete -c speedbump -n $experiment -l no-children -d 'leave the descendants alone'
 
 complete -c speedbump -n $experiment -l ab -x -d 'compare two processes'
+complete -c speedbump -n $experiment -l at -x -d 'also on this host'
+complete -c speedbump -n $experiment -l at-binary -r -d 'what is started there'
+complete -c speedbump -n $experiment -l exe -x -d 'processes there, by executable'
+complete -c speedbump -n $experiment -l where -x -d 'hosts together or in turns' -a 'all each'
 
 set -l compare '__fish_seen_subcommand_from compare experiment'
 complete -c speedbump -n $compare -l fail-if-worse -x -d 'a status of its own when b takes longer by that'

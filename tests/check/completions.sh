@@ -40,7 +40,7 @@ fish_completion() {
 zsh -n docs/completions/_speedbump
 
 commands=$("$program" --help | sed -n '/^Subcommands:/,/^$/p' | awk 'NR > 1 && NF { print $1 }' |
-    sort -u | grep -E '^(attach|run|check|list|doctor|calibrate|status|set|pause|resume|detach|discover|dump|experiment|report|compare|bench)$')
+    sort -u | grep -E '^(attach|run|check|list|doctor|calibrate|status|set|pause|resume|detach|discover|dump|experiment|report|compare|bench|agent)$')
 [ -n "$commands" ]
 compare "bash: commands" "$commands" "$(bash_completion '' | grep -v '^-' | sort -u)"
 compare "fish: commands" "$commands" "$(fish_completion 'speedbump ' | grep -v '[./]' | grep -E '^[a-z]+$' | sort -u)"

@@ -9,12 +9,14 @@
 #include "cli/ab.h"
 #include "cli/command.h"
 #include "cli/exit_status.h"
+#include "cli/fleet.h"
 #include "cli/live_report.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/results.h"
 #include "experiment/analysis.h"
 #include "experiment/runner.h"
+#include "fleet/coordinator.h"
 #include "lifecycle/signals.h"
 #include "report/experiment.h"
 #include "targets/parser.h"
@@ -30,6 +32,7 @@ struct ExperimentArguments {
     std::string targets_path;
     std::vector<pid_t> ab;
     GateArguments gate;
+    FleetArguments fleet;
     std::optional<uint16_t> live; // port
     std::vector<std::string> progress;
     std::vector<std::string> positive;
@@ -120,7 +123,9 @@ Result<targets::TargetsFile> load_lines(const ExperimentArguments& arguments) {
     return file;
 }
 
-Result<experiment::Request> complete(const ExperimentArguments& arguments) {
+// `combinations`: how the progress of many hosts is put together, with --at.
+Result<experiment::Request> complete(const ExperimentArguments& arguments,
+                                     std::vector<fleet::Combination>& combinations) {
     experiment::Request request = arguments.request;
     if (arguments.gate.limit)
         return make_error(ErrorKind::kUsage,
@@ -130,7 +135,14 @@ Result<experiment::Request> complete(const ExperimentArguments& arguments) {
     request.file = std::move(*file);
     for (const std::string& text : arguments.positive)
         if (auto added = add_positive(request, text); !added) return std::move(added).error();
-    auto progress = parse_all(arguments.progress);
+    std::vector<std::string> points = arguments.progress;
+    for (std::string& point : points) {
+        if (arguments.fleet.launches.empty()) break;
+        const auto combination = fleet::take_combination(point, arguments.fleet.launches.size());
+        if (!combination) return combination.error();
+        combinations.push_back(*combination);
+    }
+    auto progress = parse_all(points);
     if (!progress) return std::move(progress).error();
     request.progress = std::move(*progress);
     for (const std::string& text : arguments.doses) {
@@ -177,8 +189,15 @@ Result<int> run(const ExperimentArguments& arguments) {
         if (!ab) return ab.error();
         return run_ab(*ab);
     }
-    auto request = complete(arguments);
+    std::vector<fleet::Combination> combinations;
+    auto request = complete(arguments, combinations);
     if (!request) return std::move(request).error();
+    std::optional<fleet::FleetRequest> fleet;
+    if (!arguments.fleet.launches.empty()) {
+        auto completed = complete_fleet(arguments.fleet, *request, combinations);
+        if (!completed) return std::move(completed).error();
+        fleet = std::move(*completed);
+    }
     auto signals = lifecycle::Signals::install();
     if (!signals) return std::move(signals).error();
     // Before the service is touched: a result that cannot be written is none.
@@ -214,7 +233,8 @@ Result<int> run(const ExperimentArguments& arguments) {
         shown = Clock::now();
         took = shown - now;
     };
-    auto document = experiment::run_experiment(*request, hooks);
+    auto document =
+        fleet ? fleet::run_fleet(*fleet, hooks) : experiment::run_experiment(*request, hooks);
     if (!document) return std::move(document).error();
     set_origin(*document);
     auto written = writer->write(*document);
@@ -248,6 +268,18 @@ void add_whole(CLI::App& command, std::set<targets::Runtime>& whole) {
         ->excludes(command.get_option("--bisect"));
 }
 
+void add_progress(CLI::App& command, std::vector<std::string>& progress) {
+    command
+        .add_option("--progress", progress,
+                    "what throughput means; may be repeated, the first ranks:\n"
+                    "native:BINARY:SYMBOL, python:MODULE:NAME, latency:BINARY:SYMBOL, "
+                    "usdt:BINARY:PROVIDER:NAME, syscall:NAME, command:CMD, file:PATH:REGEX, "
+                    "http:URL:REGEX, device:cuda, device:BINARY:LAUNCHES:WAITS")
+        ->type_name("PROGRESS")
+        ->allow_extra_args(false)
+        ->required();
+}
+
 void add_live(CLI::App& command, ExperimentArguments& arguments) {
     command
         .add_option("--live", arguments.live,
@@ -261,7 +293,7 @@ void limit_ab(CLI::App& command) {
     CLI::Option* ab = command.get_option("--ab");
     for (const char* other :
          {"--pid", "--cgroup", "--doses", "--blocks", "--seed", "--positive", "--bisect", "--whole",
-          "--max-slowdown", "--max-cpu", "--settle", "--no-off", "--html", "--live"})
+          "--max-slowdown", "--max-cpu", "--settle", "--no-off", "--html", "--live", "--at"})
         ab->excludes(command.get_option(other));
 }
 
@@ -282,15 +314,7 @@ void add_experiment(CLI::App& app, Action& action) {
         ->add_option("targets", arguments->targets_path,
                      "targets file; each line is a target (not with --ab)")
         ->type_name("TARGETS");
-    command
-        ->add_option("--progress", arguments->progress,
-                     "what throughput means; may be repeated, the first ranks:\n"
-                     "native:BINARY:SYMBOL, python:MODULE:NAME, latency:BINARY:SYMBOL, "
-                     "usdt:BINARY:PROVIDER:NAME, syscall:NAME, command:CMD, file:PATH:REGEX, "
-                     "http:URL:REGEX, device:cuda, device:BINARY:LAUNCHES:WAITS")
-        ->type_name("PROGRESS")
-        ->allow_extra_args(false)
-        ->required();
+    add_progress(*command, arguments->progress);
     command->add_option("--doses", arguments->doses, "delays to try [chosen by their effect]")
         ->type_name("TIME,...")
         ->allow_extra_args(false)
@@ -333,6 +357,7 @@ void add_experiment(CLI::App& app, Action& action) {
         "--no-off", [&request] { request.off_arm = false; },
         "never take the probes out in between");
     add_no_children(*command, request.session.follow_children);
+    add_fleet_options(*command, *places, arguments->fleet);
     add_gate_options(*command, arguments->gate);
     add_result_options(*command, arguments->files, arguments->output);
     limit_ab(*command);
@@ -342,6 +367,8 @@ void add_experiment(CLI::App& app, Action& action) {
         "native:exe:processCommand targets.txt\n"
         "  speedbump experiment -p 12 --progress python:app:handle --precision 2% -o r.json "
         "--html r.html targets.txt\n"
+        "  speedbump experiment --at 'ssh node1' --at 'ssh node2' --exe server --progress "
+        "native:exe:handle targets.txt\n"
         "  speedbump experiment --ab 12 34 --progress native:exe:handle --fail-if-worse 1%\n"
         "The exit status is 1 when a control failed or the experiment could not be finished.");
     command->final_callback(

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "experiment/anytime.h"
+#include "experiment/by_host.h"
 #include "experiment/slices.h"
 #include "util/clock.h"
 #include "util/numbers.h"
@@ -399,6 +400,7 @@ Results analyse(const Document& document) {
         if (progress == 0 || !is_device(document, progress)) // it tells of others' units
             results.progress.push_back(examine_progress(document, progress));
     results.devices = examine_devices(document);
+    if (document.fleet) results.hosts = examine_hosts(document, results.progress[0]);
     check_controls(results, document);
     results.valid = results.invalid_because.empty();
     return results;

@@ -72,11 +72,19 @@ struct ProgressResult {
     std::vector<std::pair<size_t, size_t>> pairs;
 };
 
+// What the targets do on one host of a fleet.
+struct HostResult {
+    size_t host = 0;
+    double period = 0;
+    std::vector<TargetResult> targets; // in the document's order
+};
+
 struct Results {
     bool valid = false;
     std::vector<std::string> invalid_because;
     std::vector<ProgressResult> progress;
     std::vector<DeviceResult> devices;
+    std::vector<HostResult> hosts; // of a fleet
 };
 
 // A sentence when threads had to wait for CPUs without any delay, and one for each target whose

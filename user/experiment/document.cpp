@@ -12,6 +12,7 @@
 #include "experiment/analysis.h"
 #include "experiment/device_document.h"
 #include "experiment/document_json.h"
+#include "experiment/fleet_document.h"
 #include "experiment/sliced_document.h"
 #include "util/fd.h"
 
@@ -125,6 +126,14 @@ ordered_json results_json(const Results& results, const Document& document) {
         json["progress"].back()["arrived"] = progress.arrived;
         json["progress"].back()["pairs"] = progress.pairs;
     }
+    for (const HostResult& host : results.hosts) {
+        ordered_json targets = ordered_json::array();
+        for (const TargetResult& target : host.targets)
+            targets.push_back(result_json(target, document));
+        json["hosts"].push_back({{"name", document.fleet->hosts[host.host].name},
+                                 {"period_ns", number(host.period)},
+                                 {"targets", targets}});
+    }
     for (const DeviceResult& device : results.devices)
         json["devices"].push_back(device_result_json(device, document));
     return json;
@@ -141,6 +150,7 @@ ordered_json targets_json(const std::vector<Target>& targets) {
                         {"function_count", target.function_count},
                         {"doses_ns", doses},
                         {"notes", target.notes}});
+        if (target.host) json.back()["host"] = *target.host;
     }
     return json;
 }
@@ -230,6 +240,7 @@ Target read_target(const ordered_json& json) {
     for (const ordered_json& dose : json.at("doses_ns"))
         target.doses.emplace_back(dose.get<int64_t>());
     target.notes = json.at("notes").get<std::vector<std::string>>();
+    if (json.contains("host")) target.host = json.at("host").get<size_t>();
     return target;
 }
 
@@ -283,6 +294,8 @@ Document read_document(const ordered_json& json) {
         for (const ordered_json& rung : json.at("rungs"))
             document.rungs.push_back(read_rung(rung, document));
     if (json.contains("sliced")) document.sliced = read_sliced(json.at("sliced"), document);
+    if (json.contains("fleet")) document.fleet = read_fleet(json.at("fleet"), document);
+    check_hosts_of_targets(document);
     document.warnings = json.at("warnings").get<std::vector<std::string>>();
     document.tool_cpu = json.at("tool_cpu").get<double>();
     document.stopped = json.at("stopped").get<std::string>();
@@ -323,6 +336,7 @@ ordered_json summary_of(const Document& document, const Results& results) {
                          {"complete", document.complete},
                          {"results", results_json(results, document)}};
     if (!document.rungs.empty()) json["rungs"] = rungs_json(document);
+    if (document.fleet) json["fleet"] = fleet_summary_json(*document.fleet);
     return json;
 }
 
@@ -342,6 +356,7 @@ std::string to_json(const Document& document) {
         json["rungs"][rung]["blocks"] = blocks_json(document.rungs[rung].blocks);
     json["blocks"] = blocks_json(document.blocks);
     if (document.sliced) json["sliced"] = sliced_json(*document.sliced);
+    if (document.fleet) json["fleet"] = fleet_json(*document.fleet);
     return dumped(json);
 }
 
@@ -417,6 +432,11 @@ Result<Document> merge(const std::vector<Document>& documents) {
             return make_error(ErrorKind::kInvalid,
                               "the experiments have other targets or progress points: they can be "
                               "compared, not merged");
+        if (merged.fleet || other.fleet)
+            return make_error(
+                ErrorKind::kInvalid,
+                "an experiment on several hosts at once is one already: such ones can "
+                "be compared, not merged");
         if (merged.host.find(other.host) == std::string::npos) merged.host += ", " + other.host;
         if (merged.sliced.has_value() != other.sliced.has_value())
             return make_error(ErrorKind::kInvalid,

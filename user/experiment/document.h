@@ -78,6 +78,8 @@ struct SlicedTarget {
     std::vector<Step> steps;           // that were drawn
     std::vector<uint64_t> injected_ns; // by which its calls were slowed
     std::vector<uint64_t> delays;      // delayed calls
+    // Calls and delays are of so many hosts together, on average; injected time is their mean.
+    double hosts = 1;
 };
 
 // All targets at once in short slices, which the clock switched (decision 12): in order, and
@@ -103,6 +105,8 @@ struct Target {
     size_t function_count = 0;
     std::vector<nanoseconds> doses;
     std::vector<std::string> notes; // why a dose was given up, why nothing was measured
+    // Of the fleet's: slowed there alone; the name says so, too.
+    std::optional<size_t> host{};
 };
 
 // One step of --bisect: groups of functions that were measured as targets are.
@@ -121,6 +125,31 @@ struct Settings {
     double max_cpu = 0; // CPUs that delays may use up
 };
 
+// What one host of a fleet has told, by slice of Document::sliced.
+struct FleetHost {
+    std::string name;
+    std::string launch; // the command that its agent was started by, as given
+    std::string version, kernel, machine;
+    nanoseconds clock_ahead{0}; // of the coordinator's, as known last
+    nanoseconds clock_error{0};
+    std::vector<bool> told;                   // whether it was part of this slice
+    std::vector<std::vector<uint64_t>> units; // of each progress point; 0 where it was not
+    std::vector<SlicedTarget> targets;        // of each that was asked of it, without steps
+    uint64_t lost = 0;                        // slices that nobody has, for it did not tell of them
+    std::string ended;                        // why it ended before the others did
+};
+
+// One schedule on many hosts.
+struct Fleet {
+    bool each = false; // one host slowed at a time; else all of them together
+    // How each progress point is made of the hosts': "sum", "min", or "at:N", the Nth host's.
+    std::vector<std::string> progress;
+    std::vector<FleetHost> hosts;
+    // Between the first and the last host to begin the same slice, by what is known of their
+    // clocks.
+    nanoseconds apart{0}, most_apart{0}; // the median, and the most of all slices
+};
+
 struct Document {
     std::string version; // of speedbump
     std::string host;
@@ -134,6 +163,7 @@ struct Document {
     std::vector<Block> blocks;
     std::vector<Rung> rungs;      // that led to these targets, the first one first
     std::optional<Sliced> sliced; // then the blocks tell of the cost of looking alone
+    std::optional<Fleet> fleet;   // whose hosts' slices these are
     std::vector<std::string> warnings;
     double tool_cpu = 0;   // CPUs that this program used itself
     std::string stopped;   // "precision", "blocks", "time", "interrupted", or what went wrong
@@ -150,6 +180,10 @@ inline Document document_of(const Document& document, const Rung& rung) {
     alone.blocks = rung.blocks;
     return alone;
 }
+
+// A host of a fleet that slowed all of them together, as one that was measured alone: where it was
+// part of it, by its own progress. nullopt where it has none of its own.
+std::optional<Document> document_of(const Document& document, size_t host);
 
 struct Results; // analysis.h
 

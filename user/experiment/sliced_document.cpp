@@ -9,17 +9,24 @@ using nlohmann::ordered_json;
 
 namespace {
 
+constexpr char kNotDrawn = '-';
+
 // A letter for each slice: its level, 'a' being the smallest dose; a capital one has the dose.
 std::string steps_text(const std::vector<Step>& steps) {
     std::string text;
     for (const Step& step : steps)
-        text += static_cast<char>((step.on ? 'A' : 'a') + step.level - 1);
+        text +=
+            step.level == 0 ? kNotDrawn : static_cast<char>((step.on ? 'A' : 'a') + step.level - 1);
     return text;
 }
 
 std::vector<Step> read_steps(const std::string& text) {
     std::vector<Step> steps;
     for (const char letter : text) {
+        if (letter == kNotDrawn) {
+            steps.push_back({0, false});
+            continue;
+        }
         const bool on = letter >= 'A' && letter < static_cast<char>('A' + kLevels);
         const bool off = letter >= 'a' && letter < static_cast<char>('a' + kLevels);
         if (!on && !off) refuse("there is no step '" + std::string(1, letter) + "'");
@@ -32,12 +39,14 @@ std::vector<Step> read_steps(const std::string& text) {
 
 ordered_json sliced_json(const Sliced& sliced) {
     ordered_json targets = ordered_json::array();
-    for (const SlicedTarget& target : sliced.targets)
-        targets.push_back({{"dose_ns", target.dose.count()},
-                           {"calls", target.calls},
-                           {"steps", steps_text(target.steps)},
-                           {"injected_ns", target.injected_ns},
-                           {"delays", target.delays}});
+    for (const SlicedTarget& target : sliced.targets) {
+        ordered_json& json = targets.emplace_back(ordered_json{{"dose_ns", target.dose.count()},
+                                                               {"calls", target.calls},
+                                                               {"steps", steps_text(target.steps)},
+                                                               {"injected_ns", target.injected_ns},
+                                                               {"delays", target.delays}});
+        if (target.hosts != 1) json["hosts"] = target.hosts;
+    }
     return {{"slice_ns", sliced.slice.count()},
             {"waited_ns", sliced.waited.count()},
             {"units", sliced.units},
@@ -63,6 +72,8 @@ Sliced read_sliced(const ordered_json& json, const Document& document) {
         read.steps = read_steps(target.at("steps").get<std::string>());
         read.injected_ns = target.at("injected_ns").get<std::vector<uint64_t>>();
         read.delays = target.at("delays").get<std::vector<uint64_t>>();
+        if (target.contains("hosts")) read.hosts = target.at("hosts").get<double>();
+        if (!(read.hosts >= 1)) refuse("a target is of no host");
         check(read.steps.size());
         check(read.injected_ns.size());
         check(read.delays.size());

@@ -46,7 +46,6 @@ class SlicedRunner {
     void keep_within_slice(Target& target);
     TrialPlan plan() const;
     Result<void> run_trial(); // until a limit, or a guard wants smaller doses
-    std::optional<std::string> guard(const Subject::Readings& from, const Subject::Readings& now);
     bool is_by_delays();
     bool is_struck_too_often();
     void halve_doses(const std::string& why);
@@ -105,25 +104,6 @@ TrialPlan SlicedRunner::plan() const {
         for (uint32_t index = 0; index < targets.size(); ++index)
             if (targets[index].line_index == python.line) plan.progress[python.progress] = index;
     return plan;
-}
-
-// Why the delays must end at once, if they must.
-std::optional<std::string> SlicedRunner::guard(const Subject::Readings& from,
-                                               const Subject::Readings& now) {
-    const double took = static_cast<double>(now.at_ns - from.at_ns);
-    if (took <= 0) return std::nullopt;
-    double injected = 0;
-    for (size_t target = 0; target < now.targets.size(); ++target)
-        injected += ns(now.targets[target].time - from.targets[target].time);
-    if (injected / took > document_.settings.max_cpu)
-        return fmt::format("they took {:.2f} CPUs, more than --max-cpu {:.2f}", injected / took,
-                           document_.settings.max_cpu);
-    const uint64_t units = now.progress[0].units - from.progress[0].units;
-    if (const auto slowdown =
-            slowdown_beyond(request_.max_slowdown, took, units, subject_.period()))
-        return fmt::format("they slowed the service by {:.0f}%, more than --max-slowdown {:.0f}%",
-                           *slowdown * 100, request_.max_slowdown * 100);
-    return std::nullopt;
 }
 
 // Without any delay: is the service as fast as it was? If not, others slowed it.
@@ -199,7 +179,7 @@ Result<void> SlicedRunner::run_trial() {
         Subject::Readings now = subject_.read(false);
         if (subject_.stop()) break;
         subject_.note_ticks(now.progress[0].units > from.progress[0].units, now.at_ns);
-        if (const auto why = guard(from, now)) {
+        if (const auto why = subject_.guard_all(from, now, subject_.period())) {
             trial.end();
             keep_waits();
             if (is_by_delays() && is_struck_too_often()) {

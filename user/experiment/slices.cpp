@@ -16,7 +16,8 @@ TargetSlices table_of(const SlicedTarget& target) {
     TargetSlices table;
     table.steps = target.steps;
     table.injected.assign(target.injected_ns.begin(), target.injected_ns.end());
-    table.delays.assign(target.delays.begin(), target.delays.end());
+    for (const uint64_t delays : target.delays)
+        table.delays.push_back(static_cast<double>(delays) / target.hosts);
     return table;
 }
 
@@ -94,7 +95,8 @@ SlicedResult examine_slices(const Document& document, size_t progress, bool at_a
     for (size_t target = 0; target < document.targets.size(); ++target) {
         TargetResult& one = result.targets.emplace_back();
         one.target = target;
-        const auto calls = static_cast<double>(document.sliced->targets[target].calls);
+        const SlicedTarget& sliced = document.sliced->targets[target];
+        const double calls = static_cast<double>(sliced.calls) / sliced.hosts;
         if (units > 0) one.calls_per_unit = calls / units;
     }
     const auto look = [&](const Estimate& estimate) {

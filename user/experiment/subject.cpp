@@ -381,6 +381,24 @@ std::optional<std::string> Subject::guard(const Arm& arm, const Readings& before
     return std::nullopt;
 }
 
+std::optional<std::string> Subject::guard_all(const Readings& from, const Readings& now,
+                                              double period) const {
+    const double took = static_cast<double>(now.at_ns - from.at_ns);
+    if (took <= 0) return std::nullopt;
+    double injected = 0;
+    for (size_t target = 0; target < now.targets.size(); ++target)
+        injected += ns(now.targets[target].time - from.targets[target].time);
+    if (injected / took > document_.settings.max_cpu)
+        return fmt::format("they took {:.2f} CPUs, more than --max-cpu {:.2f}", injected / took,
+                           document_.settings.max_cpu);
+    if (now.progress.empty()) return std::nullopt;
+    const uint64_t units = now.progress[0].units - from.progress[0].units;
+    if (const auto slowdown = slowdown_beyond(request_.max_slowdown, took, units, period))
+        return fmt::format("they slowed the service by {:.0f}%, more than --max-slowdown {:.0f}%",
+                           *slowdown * 100, request_.max_slowdown * 100);
+    return std::nullopt;
+}
+
 void Subject::give_up_dose(const Arm& arm, const std::string& why) {
     if (++strikes_[{arm.target, arm.delay.count()}] < kMaxStrikes) return;
     Target& target = document_.targets[arm.target];

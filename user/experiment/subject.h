@@ -115,6 +115,10 @@ class Subject {
         uint64_t at_ns = 0;
     };
     Readings read(bool is_bound); // of a slice, or only a look within one
+    // Why all delays must end at once, if they must, by what happened between two readings.
+    // `period` of the first progress point without delay, in ns; 0: not known.
+    std::optional<std::string> guard_all(const Readings& from, const Readings& now,
+                                         double period) const;
 
   private:
     Totals read_totals();

@@ -10,8 +10,6 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr auto kLead = milliseconds(5); // until a schedule begins
-// A hit whose thread has lost its CPU is counted that much later at most, or in a later slice.
-constexpr auto kSettle = milliseconds(20), kLongestSettle = milliseconds(200);
 // Should this program hang, all delays end that much later.
 constexpr auto kAhead = std::chrono::seconds(2);
 constexpr auto kLongestSleep = milliseconds(50);
@@ -20,77 +18,39 @@ uint64_t count(nanoseconds time) {
     return static_cast<uint64_t>(time.count());
 }
 
+std::vector<Members> members_of(const TrialPlan& plan) {
+    std::vector<Members> members;
+    for (const TrialTarget& target : plan.targets) members.push_back(target.members);
+    return members;
+}
+
 } // namespace
 
 Trial::Trial(session::Session& session, const std::vector<std::unique_ptr<ProgressPoint>>& points,
              TrialPlan plan)
-    : session_(session), points_(points), plan_(std::move(plan)) {
+    : session_(session),
+      plan_(std::move(plan)),
+      columns_(session, points, members_of(plan_), plan_.progress) {
     measured_.slice = plan_.slice;
-    measured_.units.resize(points_.size());
-    measured_.targets.resize(plan_.targets.size());
+    measured_.units.resize(points.size());
     stages_.resize(plan_.targets.size());
     nanoseconds longest{0};
     for (const TrialTarget& target : plan_.targets) {
-        floors_.push_back(target.members.empty() ? nanoseconds(0)
-                                                 : session_.floor(target.members.front()));
         longest = std::max(longest, target.dose);
-        measured_.targets[floors_.size() - 1].dose = target.dose;
+        measured_.targets.emplace_back().dose = target.dose;
     }
-    const nanoseconds ring = plan_.slice * session::Schedule::kRing;
-    settle_ = longest + std::clamp<nanoseconds>(ring / 4, kSettle, kLongestSettle);
-}
-
-Trial::~Trial() {
-    if (session_.schedule() == nullptr) return;
-    session_.schedule()->end();
-    for (const TrialTarget& target : plan_.targets)
-        for (const uint32_t member : target.members) session_.set_column(member, std::nullopt);
-    for (const auto& [point, target] : plan_.progress) session_.set_column(target, std::nullopt);
+    settle_ = settle_of(plan_.slice, longest);
 }
 
 Result<void> Trial::begin() {
-    const auto refused = [] {
-        return make_error(ErrorKind::kUnsupported, "the session has no schedule for its targets");
-    };
-    if (session_.schedule() == nullptr || session_.schedule()->columns() < plan_.columns())
-        return refused();
-    if (!set_columns()) return refused();
-    if (!begin_points())
-        return make_error(ErrorKind::kUnsupported, "a progress point does not tell of slices");
+    if (auto set = columns_.set(); !set) return set;
     is_on_ = true;
     begin_schedule();
     return {};
 }
 
-// False where one can't be.
-bool Trial::set_columns() {
-    const auto count_of_targets = static_cast<uint32_t>(plan_.targets.size());
-    for (uint32_t column = 0; column < count_of_targets; ++column)
-        for (const uint32_t member : plan_.targets[column].members)
-            if (!session_.set_column(member, column)) return false;
-    uint32_t next = count_of_targets;
-    for (const auto& [point, target] : plan_.progress) {
-        const std::vector<uint32_t> alone = {target};
-        const auto same = std::find_if(plan_.targets.begin(), plan_.targets.end(),
-                                       [&](const auto& one) { return one.members == alone; });
-        progress_columns_[point] = static_cast<size_t>(same - plan_.targets.begin());
-        if (same != plan_.targets.end()) continue;
-        progress_columns_[point] = next;
-        if (!session_.set_column(target, next++)) return false;
-    }
-    return true;
-}
-
-// False where one can't.
-bool Trial::begin_points() {
-    for (size_t point = 0; point < points_.size(); ++point)
-        if (!plan_.progress.contains(point) && !points_[point]->begin_slices()) return false;
-    return true;
-}
-
 void Trial::begin_schedule() {
-    session_.schedule()->begin(monotonic_ns() + count(kLead), plan_.slice);
-    begin_points();
+    columns_.begin(monotonic_ns() + count(kLead), plan_.slice);
     written_.clear();
     late_.reset();
     write_ahead();
@@ -169,22 +129,15 @@ void Trial::take_in() {
     const uint64_t now = monotonic_ns();
     while (schedule.taken() < late_.value_or(schedule.written()) &&
            now >= schedule.start_of(schedule.taken() + 1) + count(settle_)) {
-        const uint64_t slice = schedule.taken();
-        const std::vector<engine::SliceCounts> counts = schedule.take();
-        for (size_t point = 0; point < points_.size(); ++point)
-            measured_.units[point].push_back(plan_.progress.contains(point)
-                                                 ? counts[progress_columns_.at(point)].hits
-                                                 : points_[point]->take_slice(slice).value_or(0));
+        const SliceReading reading = columns_.take();
+        for (size_t point = 0; point < reading.units.size(); ++point)
+            measured_.units[point].push_back(reading.units[point]);
         for (size_t target = 0; target < plan_.targets.size(); ++target) {
             SlicedTarget& into = measured_.targets[target];
             into.steps.push_back(written_.front()[target]);
-            into.calls += counts[target].hits;
-            into.delays.push_back(counts[target].delays);
-            // Against a hit without delay, which costs its floor too.
-            const nanoseconds injected =
-                counts[target].measured -
-                floors_[target] * static_cast<int64_t>(counts[target].delays);
-            into.injected_ns.push_back(count(std::max(injected, nanoseconds(0))));
+            into.calls += reading.targets[target].calls;
+            into.delays.push_back(reading.targets[target].delays);
+            into.injected_ns.push_back(reading.targets[target].injected_ns);
         }
         written_.pop_front();
     }

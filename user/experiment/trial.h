@@ -9,8 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include "experiment/columns.h"
 #include "experiment/document.h"
-#include "experiment/progress.h"
 #include "session/session.h"
 #include "util/clock.h"
 #include "util/result.h"
@@ -19,8 +19,9 @@ namespace speedbump::experiment {
 
 // One of the targets of a trial: targets of the session that are delayed alike.
 struct TrialTarget {
-    std::vector<uint32_t> members; // by their index in the session
-    nanoseconds dose{0};           // the full one; 0: they are counted only
+    Members members;
+
+    nanoseconds dose{0}; // the full one; 0: they are counted only
 };
 
 struct TrialPlan {
@@ -41,13 +42,10 @@ struct TrialPlan {
 // each slice. Not thread-safe.
 class Trial {
   public:
-    // The session, which is armed, and the points outlive it.
+    // The session, which is armed, and the points outlive it. Its end ends its delays, and gives
+    // the targets their own back.
     Trial(session::Session& session, const std::vector<std::unique_ptr<ProgressPoint>>& points,
           TrialPlan plan);
-    // Ends its delays, and gives the targets their own back.
-    ~Trial();
-    Trial(const Trial&) = delete;
-    Trial& operator=(const Trial&) = delete;
 
     // kUnsupported where the session or a point can't do it. After end() it goes on with the slices
     // that come next.
@@ -63,8 +61,6 @@ class Trial {
     uint64_t gaps() const { return gaps_; }
 
   private:
-    bool set_columns();
-    bool begin_points();
     void begin_schedule();
     void catch_up();
     void write_ahead();
@@ -73,13 +69,11 @@ class Trial {
     const Step& step_of(size_t target, uint64_t slice);
 
     session::Session& session_;
-    const std::vector<std::unique_ptr<ProgressPoint>>& points_;
     TrialPlan plan_;
+    Columns columns_;
     Sliced measured_;
-    std::map<size_t, size_t> progress_columns_; // of points that are targets
-    std::vector<nanoseconds> floors_;           // of each target
-    nanoseconds settle_{0};                     // what a hit may take to be counted
-    uint64_t first_ = 0;                        // slice of the trial that the schedule's first is
+    nanoseconds settle_{0}; // what a hit may take to be counted
+    uint64_t first_ = 0;    // slice of the trial that the schedule's first is
     std::vector<std::array<Step, kStageSlices>> stages_; // of each target, the one written last
     uint64_t stage_ = UINT64_MAX;                        // which that is
     std::deque<std::vector<Step>> written_;              // of slices that are not taken yet

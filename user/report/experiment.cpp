@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "report/device.h"
+#include "report/fleet.h"
 #include "report/gate.h"
 #include "report/times.h"
 #include "targets/parser.h"
@@ -208,6 +209,7 @@ std::string experiment_table(const Document& document, const Results& results, c
     }
     for (const experiment::DeviceResult& device : results.devices)
         text += device_text(document, device, style);
+    if (document.fleet) text += fleet_text(document, results, style) + "\n";
     if (!document.rungs.empty()) {
         add_rungs(text, document, style);
         text += "\n";

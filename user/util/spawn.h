@@ -15,6 +15,9 @@ struct SpawnOptions {
     bool has_input = true;  // else its stdin is /dev/null
     bool has_errors = true; // else its stderr is
     bool is_group = false;  // a process group of its own
+    // Its stdin and stderr, where these are given.
+    const Fd* input = nullptr;
+    const Fd* errors = nullptr;
 };
 
 // Starts a program, which is looked for in PATH, with `output` for its stdout. Its PID, for the

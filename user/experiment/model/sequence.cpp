@@ -49,6 +49,7 @@ std::array<Step, kStageSlices> stage_of(uint64_t seed, size_t target, size_t sta
 }
 
 double share_of(size_t level) {
+    if (level == 0) return 0;
     return 1.0 / static_cast<double>(size_t{1} << (kLevels - level));
 }
 

@@ -23,14 +23,14 @@ inline constexpr size_t kRoundStages = 8;  // with every level
 
 // A slice is of the stage's level, with or without a dose.
 struct Step {
-    uint8_t level = 1; // of the stage, 1 to kLevels
+    uint8_t level = 1; // of the stage, 1 to kLevels; 0: nothing was drawn for the target
     bool on = false;
 };
 
 // The same for the same seed, target and stage, on every machine.
 std::array<Step, kStageSlices> stage_of(uint64_t seed, size_t target, size_t stage);
 
-// The full dose's share at this level.
+// The full dose's share at this level; none at level 0.
 double share_of(size_t level);
 
 } // namespace speedbump::experiment

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+#include "experiment/columns.h"
+
+#include <algorithm>
+
+namespace speedbump::experiment {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr auto kSettle = milliseconds(20), kLongestSettle = milliseconds(200);
+
+} // namespace
+
+nanoseconds settle_of(nanoseconds slice, nanoseconds longest_delay) {
+    const nanoseconds ring = slice * session::Schedule::kRing;
+    return longest_delay + std::clamp<nanoseconds>(ring / 4, kSettle, kLongestSettle);
+}
+
+Columns::Columns(session::Session& session,
+                 const std::vector<std::unique_ptr<ProgressPoint>>& points,
+                 std::vector<Members> targets, std::map<size_t, uint32_t> progress)
+    : session_(session),
+      points_(points),
+      targets_(std::move(targets)),
+      progress_(std::move(progress)) {
+    for (const Members& members : targets_)
+        floors_.push_back(members.empty() ? nanoseconds(0) : session_.floor(members.front()));
+}
+
+Columns::~Columns() {
+    if (session_.schedule() == nullptr) return;
+    session_.schedule()->end();
+    for (const Members& members : targets_)
+        for (const uint32_t member : members) session_.set_column(member, std::nullopt);
+    for (const auto& [point, target] : progress_) session_.set_column(target, std::nullopt);
+}
+
+Result<void> Columns::set() {
+    const auto refused = [] {
+        return make_error(ErrorKind::kUnsupported, "the session has no schedule for its targets");
+    };
+    if (session_.schedule() == nullptr ||
+        session_.schedule()->columns() < targets_.size() + progress_.size())
+        return refused();
+    if (!set_targets()) return refused();
+    if (!begin_points())
+        return make_error(ErrorKind::kUnsupported, "a progress point does not tell of slices");
+    return {};
+}
+
+// False where one can't be.
+bool Columns::set_targets() {
+    const auto count_of_targets = static_cast<uint32_t>(targets_.size());
+    for (uint32_t column = 0; column < count_of_targets; ++column)
+        for (const uint32_t member : targets_[column])
+            if (!session_.set_column(member, column)) return false;
+    uint32_t next = count_of_targets;
+    for (const auto& [point, target] : progress_) {
+        const Members alone = {target};
+        const auto same = std::find(targets_.begin(), targets_.end(), alone);
+        progress_columns_[point] = static_cast<size_t>(same - targets_.begin());
+        if (same != targets_.end()) continue;
+        progress_columns_[point] = next;
+        if (!session_.set_column(target, next++)) return false;
+    }
+    return true;
+}
+
+// False where one can't.
+bool Columns::begin_points() {
+    for (size_t point = 0; point < points_.size(); ++point)
+        if (!progress_.contains(point) && !points_[point]->begin_slices()) return false;
+    return true;
+}
+
+bool Columns::begin(uint64_t start_ns, nanoseconds slice) {
+    session_.schedule()->begin(start_ns, slice);
+    return begin_points();
+}
+
+SliceReading Columns::take() {
+    SliceReading reading;
+    const uint64_t slice = session_.schedule()->taken();
+    const std::vector<engine::SliceCounts> counts = session_.schedule()->take();
+    for (size_t point = 0; point < points_.size(); ++point)
+        reading.units.push_back(progress_.contains(point)
+                                    ? counts[progress_columns_.at(point)].hits
+                                    : points_[point]->take_slice(slice).value_or(0));
+    for (size_t target = 0; target < targets_.size(); ++target) {
+        // Against a hit without delay, which costs its floor too.
+        const nanoseconds injected =
+            counts[target].measured - floors_[target] * static_cast<int64_t>(counts[target].delays);
+        reading.targets.push_back(
+            {counts[target].hits, counts[target].delays,
+             static_cast<uint64_t>(std::max(injected, nanoseconds(0)).count())});
+    }
+    return reading;
+}
+
+} // namespace speedbump::experiment

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT
+#include "fleet/combine.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace speedbump::fleet {
+
+using experiment::SlicedTarget;
+
+Combiner::Combiner(Plan plan, size_t hosts) : plan_(std::move(plan)), told_(hosts) {
+    sliced_.slice = plan_.slice;
+    sliced_.units.resize(plan_.progress.size());
+    totals_.resize(plan_.progress.size());
+    for (const nanoseconds dose : plan_.doses) {
+        SlicedTarget& target = sliced_.targets.emplace_back();
+        target.dose = dose;
+    }
+    for (Told& told : told_) {
+        told.units.resize(plan_.progress.size());
+        told.targets.resize(plan_.functions);
+    }
+}
+
+bool Combiner::has_progress(const FleetSlice& slice) const {
+    return std::all_of(plan_.progress.begin(), plan_.progress.end(), [&](const Combination& one) {
+        return one.kind != Combination::Kind::kAt || slice.hosts[one.host].has_value();
+    });
+}
+
+// The slowest is the one that has done the least so far: of single slices, whose edges cut units
+// apart, the least would always be one too few. Where a host comes or goes all begin at the same.
+uint64_t Combiner::grown_minimum(size_t point, const FleetSlice& slice) {
+    Totals& totals = totals_[point];
+    std::vector<bool> is_in;
+    for (const auto& host : slice.hosts) is_in.push_back(host.has_value());
+    if (is_in != totals.in) totals = {std::vector<uint64_t>(told_.size()), is_in, 0};
+    uint64_t least = UINT64_MAX;
+    for (size_t host = 0; host < told_.size(); ++host) {
+        if (!is_in[host]) continue;
+        totals.of[host] += slice.hosts[host]->units[point];
+        least = std::min(least, totals.of[host]);
+    }
+    return least - std::exchange(totals.least, least);
+}
+
+uint64_t Combiner::units_of(size_t point, const FleetSlice& slice) {
+    const Combination& one = plan_.progress[point];
+    if (one.kind == Combination::Kind::kAt) return slice.hosts[one.host]->units[point];
+    if (one.kind == Combination::Kind::kMin) return grown_minimum(point, slice);
+    uint64_t sum = 0;
+    for (const auto& host : slice.hosts)
+        if (host) sum += host->units[point];
+    return sum;
+}
+
+void Combiner::add_targets(const FleetSlice& slice, size_t parts) {
+    for (size_t target = 0; target < sliced_.targets.size(); ++target) {
+        SlicedTarget& into = sliced_.targets[target];
+        uint64_t injected = 0, delays = 0;
+        for (size_t host = 0; host < told_.size(); ++host) {
+            if (!slice.hosts[host]) continue;
+            const size_t function = plan_.each ? target / told_.size() : target;
+            if (plan_.target_of(function, host, told_.size()) != target) continue;
+            const SliceReading::Column& column = slice.hosts[host]->targets[function];
+            into.calls += column.calls;
+            delays += column.delays;
+            injected += column.injected_ns;
+        }
+        into.steps.push_back(slice.steps[target]);
+        into.delays.push_back(delays);
+        into.injected_ns.push_back(plan_.each ? injected : (injected + parts / 2) / parts);
+    }
+}
+
+bool Combiner::add(const FleetSlice& slice) {
+    const auto parts = static_cast<size_t>(std::count_if(
+        slice.hosts.begin(), slice.hosts.end(), [](const auto& host) { return host.has_value(); }));
+    if (parts == 0 || !has_progress(slice)) return false;
+    parts_ += parts;
+    for (size_t point = 0; point < plan_.progress.size(); ++point)
+        sliced_.units[point].push_back(units_of(point, slice));
+    add_targets(slice, parts);
+    for (size_t host = 0; host < told_.size(); ++host) {
+        Told& told = told_[host];
+        const auto& reading = slice.hosts[host];
+        told.told.push_back(reading.has_value());
+        for (size_t point = 0; point < plan_.progress.size(); ++point)
+            told.units[point].push_back(reading ? reading->units[point] : 0);
+        for (size_t function = 0; function < plan_.functions; ++function) {
+            SlicedTarget& into = told.targets[function];
+            const SliceReading::Column column =
+                reading ? reading->targets[function] : SliceReading::Column();
+            into.calls += column.calls;
+            into.delays.push_back(column.delays);
+            into.injected_ns.push_back(column.injected_ns);
+        }
+    }
+    if (!plan_.each)
+        for (SlicedTarget& target : sliced_.targets)
+            target.hosts = static_cast<double>(parts_) / static_cast<double>(sliced_.slices());
+    return true;
+}
+
+void Combiner::fill(std::vector<experiment::FleetHost>& hosts) const {
+    for (size_t host = 0; host < told_.size(); ++host) {
+        hosts[host].told = told_[host].told;
+        hosts[host].units = told_[host].units;
+        hosts[host].targets = told_[host].targets;
+    }
+}
+
+} // namespace speedbump::fleet

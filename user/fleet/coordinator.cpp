@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: MIT
+#include "fleet/coordinator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "experiment/analysis.h"
+#include "fleet/ensemble.h"
+#include "targets/parser.h"
+#include "util/clock.h"
+#include "util/numbers.h"
+
+namespace speedbump::fleet {
+
+namespace {
+
+using experiment::Document;
+using experiment::Stop;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr auto kTick = milliseconds(10);
+constexpr auto kNoTick = seconds(5);
+constexpr double kPatienceUnits = 20;
+constexpr double kUnitsPerStep = 100;
+constexpr double kShortestStep = 0.2, kLongestStep = 3; // s, of the pilot
+constexpr int kPilotSteps = 8;
+// As of one host (experiment/sliced_runner.cpp).
+constexpr double kFullShare = 0.1, kLargestShare = 1;
+constexpr size_t kPiloted = 10;
+constexpr size_t kStrikes = 3;
+constexpr auto kStrikesWithin = seconds(10);
+constexpr double kCheck = 0.25; // s, of whether it was the delays
+constexpr int kMaxHalvings = 4;
+constexpr double kFirstLook = 1, kShownEach = 1, kLookGrowth = 1.5;
+
+class Coordinator {
+  public:
+    Coordinator(const FleetRequest& request, const experiment::Hooks& hooks, Hosts& hosts)
+        : request_(request), hooks_(hooks), all_(request, hooks, hosts, document_) {}
+
+    Result<Document> run();
+
+  private:
+    double slice_s() const { return ns(request_.experiment.slice) / 1e9; }
+    std::optional<Stop>& stop() { return all_.stop(); }
+
+    void choose_doses();
+    std::optional<nanoseconds> find_dose(size_t target, double share, double largest);
+    Draw draw(uint64_t slice, const std::vector<bool>& in);
+    void measure_all();
+    void run_trial(Combiner& combiner);
+    void deal_with_guard();
+    bool is_by_delays();
+    void halve_doses(const std::string& why);
+    void note_ticks(uint64_t units);
+    void look(const Combiner& combiner);
+    void keep(const Combiner& combiner);
+    void tell_of_hosts();
+    nanoseconds elapsed() const { return nanoseconds(monotonic_ns() - begun_ns_); }
+
+    const FleetRequest& request_;
+    const experiment::Hooks& hooks_;
+    Document document_;
+    Ensemble all_; // after the document
+    uint64_t begun_ns_ = 0, last_tick_ns_ = 0;
+    double next_look_s_ = kFirstLook, shown_s_ = 0;
+    bool is_anew_ = false; // what was measured is begun anew
+    int halvings_ = 0;
+    std::vector<uint64_t> strikes_;
+};
+
+// As experiment::Subject::find_dose().
+std::optional<nanoseconds> Coordinator::find_dose(size_t target, double share, double largest) {
+    experiment::Target& described = document_.targets[target];
+    hooks_.say("choosing the delays of " + described.name);
+    if (all_.plain().calls[target] == 0) {
+        described.notes.push_back("was not called");
+        return std::nullopt;
+    }
+    const double calls_per_unit = all_.plain().calls[target] / all_.plain().units;
+    nanoseconds delay(static_cast<int64_t>(
+        std::clamp(share * all_.period() / calls_per_unit, ns(all_.least_dose(target)),
+                   std::max(ns(all_.least_dose(target)), ns(request_.experiment.slice) / 2))));
+    const double step =
+        std::clamp(all_.period() * kUnitsPerStep / 1e9, kShortestStep, kLongestStep);
+    std::vector<nanoseconds> doses(document_.targets.size());
+    for (int i = 0; i < kPilotSteps && !stop(); ++i) {
+        doses[target] = delay;
+        const auto stretch = all_.measure(doses, step);
+        if (!stretch) { // a guard
+            delay /= 2;
+            break;
+        }
+        if (stretch->units == 0) break;
+        const double slowed = stretch->period() / all_.period() - 1;
+        if (slowed >= share ||
+            stretch->injected[target] / stretch->units / all_.period() >= largest)
+            break;
+        if (delay * 2 > request_.experiment.slice / 2) break;
+        delay *= 2;
+    }
+    return delay;
+}
+
+void Coordinator::choose_doses() {
+    const experiment::Request& request = request_.experiment;
+    const auto count = static_cast<double>(all_.functions()); // that are slowed at a time
+    const double share = std::min(kFullShare, request.max_slowdown / std::max(1.0, count));
+    const double largest = all_.functions() <= kPiloted ? kLargestShare : share;
+    for (size_t target = 0; target < document_.targets.size() && !stop(); ++target) {
+        experiment::Target& described = document_.targets[target];
+        if (described.function_count == 0) continue;
+        if (!request.doses.empty())
+            described.doses = {request.doses.back()};
+        else if (const auto dose = find_dose(target, share, largest))
+            described.doses = {*dose};
+        const nanoseconds longest = request.slice / 2;
+        if (described.doses.empty() || described.doses[0] <= longest) continue;
+        described.doses[0] = longest;
+        described.notes.push_back("its delay is kept at half of a slice, " +
+                                  targets::format_duration(longest) +
+                                  ": longer slices allow a longer one");
+    }
+    const bool any = std::any_of(document_.targets.begin(), document_.targets.end(),
+                                 [](const auto& target) { return !target.doses.empty(); });
+    if (!any && !stop()) stop() = Stop{"no target has a delay that could be tried", false};
+}
+
+// --- all targets at once
+
+// Where one host is slowed at a time they take turns by stages: levels are balanced for each.
+Draw Coordinator::draw(uint64_t slice, const std::vector<bool>& in) {
+    const size_t hosts = all_.hosts().size();
+    const size_t stage = slice / experiment::kStageSlices;
+    const size_t turn_of = stage % hosts;
+    Draw draw;
+    draw.steps.resize(document_.targets.size(), Step{0, false});
+    std::vector<nanoseconds> doses(document_.targets.size());
+    for (size_t target = 0; target < document_.targets.size(); ++target) {
+        const experiment::Target& one = document_.targets[target];
+        if (one.doses.empty()) continue;
+        if (one.host && (*one.host != turn_of || !in[turn_of])) continue;
+        const size_t own_stage = one.host ? stage / hosts : stage;
+        const Step step = experiment::stage_of(document_.seed, target,
+                                               own_stage)[slice % experiment::kStageSlices];
+        draw.steps[target] = step;
+        if (step.on)
+            doses[target] = nanoseconds(
+                static_cast<int64_t>(ns(one.doses[0]) * experiment::share_of(step.level)));
+    }
+    draw.doses = all_.rows_of(doses);
+    return draw;
+}
+
+void Coordinator::halve_doses(const std::string& why) {
+    strikes_.clear();
+    for (size_t target = 0; target < document_.targets.size(); ++target)
+        for (nanoseconds& dose : document_.targets[target].doses)
+            dose = std::max(dose / 2, std::min(dose, all_.least_dose(target)));
+    document_.sliced.reset();
+    next_look_s_ = kFirstLook;
+    shown_s_ = 0;
+    is_anew_ = true;
+    if (++halvings_ > kMaxHalvings)
+        stop() = Stop{"the delays were halved four times, and still " + why, false};
+    else
+        all_.warn("all delays are halved, and what was measured is begun anew: " + why);
+}
+
+// Without any delay: is the service as fast as it was? If not, others slowed it.
+bool Coordinator::is_by_delays() {
+    const auto stretch = all_.measure(std::vector<nanoseconds>(document_.targets.size()), kCheck);
+    if (!stretch || stretch->units == 0) return false;
+    return stretch->period() / all_.period() - 1 < request_.experiment.max_slowdown / 2;
+}
+
+// One host's guard ends the delays of all.
+void Coordinator::deal_with_guard() {
+    const auto [host, why] = *std::exchange(all_.tripped(), std::nullopt);
+    all_.epochs().end();
+    all_.epochs().begin();
+    if (!is_by_delays() || stop()) return;
+    const uint64_t now = monotonic_ns();
+    const auto within = static_cast<uint64_t>(nanoseconds(kStrikesWithin).count());
+    strikes_.push_back(now);
+    std::erase_if(strikes_, [&](uint64_t strike) { return now - strike > within; });
+    if (strikes_.size() >= kStrikes) halve_doses(all_.hosts().all()[host].name + ": " + why);
+}
+
+void Coordinator::note_ticks(uint64_t units) {
+    const uint64_t now = monotonic_ns();
+    if (units > 0 || last_tick_ns_ == 0) last_tick_ns_ = now;
+    const double patience = std::max(ns(kNoTick), kPatienceUnits * all_.period());
+    if (static_cast<double>(now - last_tick_ns_) > patience)
+        stop() = Stop{"progress point " + document_.progress[0] + " ticks no more", false};
+}
+
+void Coordinator::keep(const Combiner& combiner) {
+    document_.sliced = combiner.sliced();
+    combiner.fill(document_.fleet->hosts);
+    tell_of_hosts();
+}
+
+void Coordinator::look(const Combiner& combiner) {
+    const double measured = static_cast<double>(combiner.sliced().slices()) * slice_s();
+    if (measured < shown_s_ + kShownEach) return;
+    shown_s_ = measured;
+    keep(combiner);
+    hooks_.after_block(document_);
+    if (measured < next_look_s_) return;
+    next_look_s_ = measured * kLookGrowth;
+    if (request_.experiment.precision > 0 && is_precise(document_, request_.experiment.precision))
+        stop() = Stop{"precision", true};
+}
+
+void Coordinator::run_trial(Combiner& combiner) {
+    const auto play = [&] {
+        all_.epochs().draw_by(
+            [this](uint64_t slice, const std::vector<bool>& in) { return draw(slice, in); });
+        all_.epochs().finish_by([&](uint64_t, const FleetSlice* whole) {
+            if (whole != nullptr && combiner.add(*whole))
+                note_ticks(combiner.sliced().units[0].back());
+        });
+    };
+    play();
+    all_.epochs().begin();
+    while (!is_anew_ && all_.turn(kTick)) {
+        if (all_.tripped()) {
+            deal_with_guard(); // which tries what is without delays
+            all_.epochs().end();
+            play();
+            if (!stop() && !is_anew_) all_.epochs().begin();
+        }
+        if (request_.experiment.time.count() > 0 && elapsed() >= request_.experiment.time &&
+            !stop())
+            stop() = Stop{"time", true};
+        // No host tells anything: nothing is finished that could be noted.
+        if (!stop()) note_ticks(0);
+        if (!stop() && !is_anew_) look(combiner);
+    }
+    all_.epochs().end();
+    all_.epochs().finish_by([](uint64_t, const FleetSlice*) {});
+    if (!is_anew_) keep(combiner);
+}
+
+void Coordinator::measure_all() {
+    begun_ns_ = monotonic_ns();
+    all_.epochs().end();
+    all_.epochs().count_anew();
+    while (!stop()) {
+        is_anew_ = false;
+        Combiner combiner(all_.plan(), all_.hosts().size());
+        run_trial(combiner);
+    }
+}
+
+// What is known of them now.
+void Coordinator::tell_of_hosts() {
+    experiment::Fleet& fleet = *document_.fleet;
+    for (size_t host = 0; host < all_.hosts().size(); ++host) {
+        experiment::FleetHost& told = fleet.hosts[host];
+        told.lost = all_.epochs().lost()[host];
+        if (const auto offset = all_.hosts().all()[host].clock.best()) {
+            told.clock_ahead = nanoseconds(offset->ahead);
+            told.clock_error = nanoseconds(static_cast<int64_t>(offset->error));
+        }
+    }
+    std::vector<double> apart(all_.epochs().apart().begin(), all_.epochs().apart().end());
+    if (apart.empty()) return;
+    fleet.most_apart =
+        nanoseconds(static_cast<int64_t>(*std::max_element(apart.begin(), apart.end())));
+    fleet.apart = nanoseconds(static_cast<int64_t>(median(std::move(apart))));
+}
+
+Result<Document> Coordinator::run() {
+    if (auto warm = all_.warm_up(); !warm) return std::move(warm).error();
+    choose_doses();
+    measure_all();
+    if (!document_.sliced) { // whose hosts these are
+        document_.fleet.reset();
+        for (experiment::Target& target : document_.targets) target.host.reset();
+    }
+    for (const Host& host : all_.hosts().all())
+        if (const uint64_t out = host.failed ? 0 : host.out_so_far(monotonic_ns()); out > 0)
+            all_.warn(fmt::format("{}: for {:.1f} s it did not answer, and was no part of it",
+                                  host.name, static_cast<double>(out) / 1e9));
+    document_.stopped = stop()->reason;
+    document_.complete = stop()->planned;
+    return document_;
+}
+
+} // namespace
+
+Result<Document> run_fleet(const FleetRequest& request, const experiment::Hooks& hooks) {
+    auto hosts = gather(request, hooks);
+    if (!hosts) return std::move(hosts).error();
+    return Coordinator(request, hooks, **hosts).run();
+}
+
+} // namespace speedbump::fleet

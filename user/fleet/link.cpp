@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+#include "fleet/link.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "util/clock.h"
+#include "util/spawn.h"
+#include "util/text.h"
+
+namespace speedbump::fleet {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr auto kForItsEnd = milliseconds(2000);
+constexpr auto kForSignal = milliseconds(1000);
+constexpr auto kForLastWords = milliseconds(100);
+constexpr size_t kMostSaid = 2000;
+constexpr size_t kShownLines = 3;
+
+struct Pipe {
+    Fd read, write;
+};
+
+Result<Pipe> make_pipe() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) return errno_error("pipe", errno);
+    return Pipe{Fd(ends[0]), Fd(ends[1])};
+}
+
+void never_wait(const Fd& fd) {
+    ::fcntl(fd.get(), F_SETFL, ::fcntl(fd.get(), F_GETFL) | O_NONBLOCK);
+}
+
+std::string last_lines(const std::string& text) {
+    std::vector<std::string> lines(1);
+    for (const char one : text)
+        if (one != '\n')
+            lines.back() += one;
+        else if (!lines.back().empty())
+            lines.emplace_back();
+    if (lines.back().empty()) lines.pop_back();
+    std::string last;
+    for (size_t i = lines.size() - std::min(lines.size(), kShownLines); i < lines.size(); ++i)
+        last += (last.empty() ? "" : "; ") + printable(lines[i]);
+    return last;
+}
+
+} // namespace
+
+Result<std::unique_ptr<Link>> Link::start(const std::vector<std::string>& command) {
+    auto input = make_pipe(), output = make_pipe(), errors = make_pipe();
+    for (const auto* pipe : {&input, &output, &errors})
+        if (!*pipe) return pipe->error();
+    const auto pid = spawn(command, output->write,
+                           {.is_group = true, .input = &input->read, .errors = &errors->write});
+    if (!pid)
+        return errno_error("start '" + printable(command.front()) + "'", pid.error().error_number);
+    std::unique_ptr<Link> link(new Link());
+    link->pid_ = *pid;
+    link->input_ = std::move(input->write);
+    link->output_ = std::move(output->read);
+    link->errors_ = std::move(errors->read);
+    for (const Fd* fd : {&link->input_, &link->output_, &link->errors_}) never_wait(*fd);
+    return link;
+}
+
+bool Link::wait_for_end(milliseconds time) {
+    const Clock::time_point end = Clock::now() + time;
+    while (!status_) {
+        int status = 0;
+        const pid_t got = ::waitpid(pid_, &status, WNOHANG);
+        if (got == pid_ || (got < 0 && errno == ECHILD)) status_ = status;
+        if (status_ || Clock::now() >= end) break;
+        turn(); // it must not wait for us to read
+        ::poll(nullptr, 0, 5);
+    }
+    return status_.has_value();
+}
+
+Link::~Link() {
+    close();
+    if (wait_for_end(kForItsEnd)) return;
+    ::kill(-pid_, SIGTERM);
+    ::kill(-pid_, SIGCONT);
+    if (wait_for_end(kForSignal)) return;
+    ::kill(-pid_, SIGKILL);
+    int status = 0;
+    while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+    }
+}
+
+void Link::turn() {
+    if (input_.valid() && !outbox_.flush(input_)) close();
+    char piece[4096];
+    for (ssize_t got; (got = ::read(errors_.get(), piece, sizeof(piece))) > 0;) {
+        said_.append(piece, static_cast<size_t>(got));
+        if (said_.size() > kMostSaid) said_.erase(0, said_.size() - kMostSaid);
+    }
+    if (has_ended_) return;
+    const Heard heard = read_into(lines_, output_);
+    has_ended_ = heard == Heard::kEnd || lines_.is_broken();
+}
+
+std::string Link::last_words() {
+    std::string how = "its link ended";
+    if (lines_.is_broken()) how = "it sent a line that is longer than any may be";
+    if (wait_for_end(kForLastWords) && !lines_.is_broken()) {
+        if (WIFSIGNALED(*status_))
+            how += fmt::format(", the launcher by signal {}", WTERMSIG(*status_));
+        else if (WEXITSTATUS(*status_) != 0)
+            how += fmt::format(", the launcher with status {}", WEXITSTATUS(*status_));
+    }
+    turn();
+    const std::string said = last_lines(said_);
+    return said.empty() ? how : how + ": " + said;
+}
+
+} // namespace speedbump::fleet

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fleet/lines.h"
+#include "fleet/protocol.h"
+#include "util/fd.h"
+#include "util/result.h"
+
+namespace speedbump::fleet {
+
+// A program that connects its standard input and output with an agent's. Nothing here waits for
+// it but the destructor. Not thread-safe.
+class Link {
+  public:
+    // Starts it, in a process group of its own: what a terminal sends must not end it.
+    static Result<std::unique_ptr<Link>> start(const std::vector<std::string>& command);
+    // Ends its input, on which it should end, and waits for that; then ends it.
+    ~Link();
+    Link(const Link&) = delete;
+    Link& operator=(const Link&) = delete;
+
+    void send(const Order& order) { outbox_.add(line_of(order)); }
+    // What did not go yet: it does not read.
+    size_t unsent() const { return outbox_.size(); }
+    // Sends and reads what goes.
+    void turn();
+    std::optional<std::string> next() { return lines_.next(); }
+    // It has ended its output, and what it sent has been told by next().
+    bool has_ended() const { return has_ended_; }
+    // What became of it, once it has ended its output: how it ended, and what it last said on
+    // stderr.
+    std::string last_words();
+    // On its input's end it ends, and with it the agent.
+    void close() { input_.reset(); }
+
+    // To be watched: readable when there is something to read.
+    int fd() const { return output_.get(); }
+
+  private:
+    Link() = default;
+    bool wait_for_end(std::chrono::milliseconds time);
+
+    pid_t pid_ = -1;
+    std::optional<int> status_; // as waitpid() gives it
+    Fd input_, output_, errors_;
+    LineBuffer lines_{kMaxLine};
+    Outbox outbox_;
+    std::string said_; // the end of what it said on stderr
+    bool has_ended_ = false;
+};
+
+} // namespace speedbump::fleet
