@@ -73,9 +73,10 @@ TEST(NativeUnwinder, FilesAreReadOnceForAllThatMapThem) {
     EXPECT_EQ(names, same);
     const auto mappings = process::read_maps(getpid());
     ASSERT_TRUE(mappings);
-    for (const process::Mapping& mapping : *mappings)
-        if (mapping.executable)
-            EXPECT_EQ(files->file_of(getpid(), mapping), files->file_of(getpid(), mapping));
+    for (const process::Mapping& mapping : *mappings) {
+        if (!mapping.executable) continue;
+        EXPECT_EQ(files->file_of(getpid(), mapping), files->file_of(getpid(), mapping));
+    }
 }
 
 TEST(NativeUnwinder, SurvivesAnyRegistersAndStack) {
