@@ -155,6 +155,9 @@ PAYLOAD_INLINE void heed_signals(const Block* block) {
     const auto* canary = reinterpret_cast<const volatile uint64_t*>(block->canary);
     for (uint64_t i = 0; i < block->canary_words; ++i)
         if (canary[i] != speedbump::inject::kCanary) interrupted = true;
+    // A handler has run; whose is not known.
+    if (interrupted && block->repeats_call == speedbump::inject::kRepeatUnlessSignal)
+        interrupted = !all_handlers_restart();
     uint64_t pending = 0;
     raw_call(SYS_rt_sigpending, reinterpret_cast<long>(&pending), 8);
     pending &= ~old_mask;
