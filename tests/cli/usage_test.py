@@ -69,7 +69,7 @@ class Usage(CommandLineTest):
             ("--pid", "99999999999", "'99999999999' is not a process ID"),
             ("--every", "0", "'0' is not a number above 0"),
             ("--every", "x", "'x' is not a number above 0"),
-            ("--engine", "steam", "'steam' is not auto, bpf or kmod"),
+            ("--engine", "steam", "'steam' is not auto, bpf, inprocess or kmod"),
             ("--missing", "perhaps", "'perhaps' is not error, ignore or warn"),
         ):
             with self.subTest(f"{option} {value}"):
