@@ -4,7 +4,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "engine/bpf/bpf_engine.h"
@@ -54,6 +56,18 @@ std::string unfit_for_inprocess(const EngineRequest& request, const targets::Tar
     return "";
 }
 
+// Not safe enough for a service: docs/inprocess.md has what is open.
+Result<void> allow_unproven() {
+    const char* allowed = std::getenv("SPEEDBUMP_UNPROVEN");
+    if (allowed != nullptr && allowed == std::string_view("inprocess")) return {};
+    return make_error(ErrorKind::kUnsupported,
+                      "the in-process engine is not proven: killed at a bad moment it may leave "
+                      "its jumps in a process (docs/inprocess.md)")
+        .with_hint(
+            "use --engine=bpf; SPEEDBUMP_UNPROVEN=inprocess lets you try it on a program "
+            "that you can lose");
+}
+
 // nullptr: another engine delays.
 Result<std::unique_ptr<inprocess::InprocessProbes>> open_inprocess(const EngineRequest& request,
                                                                    const targets::TargetsFile& file,
@@ -63,6 +77,7 @@ Result<std::unique_ptr<inprocess::InprocessProbes>> open_inprocess(const EngineR
     if (const std::string reason = unfit_for_inprocess(request, file); !reason.empty())
         return make_error(ErrorKind::kUsage, "the in-process engine can't do that: " + reason)
             .with_hint("use --engine=bpf");
+    if (auto allowed = allow_unproven(); !allowed) return std::move(allowed).error();
     auto probes = inprocess::open(warn);
     if (probes) (*probes)->follow_children(request.follow_children);
     return probes;
