@@ -11,7 +11,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator
 
-import torch_test
+import torch_root
 from harness import children, leave_none, scratch
 from services import (
     PYTHON, Missing, free_port, is_open, need, nginx, postgres, redis, running, wait_for,
@@ -164,8 +164,7 @@ def database_server() -> Iterator[Framework]:
 @contextlib.contextmanager
 def pytorch() -> Iterator[Framework]:
     """In the root that has it."""
-    torch_test.torch()  # or it says what is missing
-    program = _Rounds("unshare", "--mount", "sh", "-c", IN_ITS_ROOT, "sh", str(torch_test.ROOT),
+    program = _Rounds("unshare", "--mount", "sh", "-c", IN_ITS_ROOT, "sh", str(torch_root.root()),
                       str(PROGRAMS))
     yield Framework(program.pid, program.unit)
 

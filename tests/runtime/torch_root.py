@@ -7,18 +7,22 @@ import pathlib
 from harness import Run, Skip
 
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-ROOT = CACHE / "speedbump" / "torch-root"
+_ROOT = CACHE / "speedbump" / "torch-root"
 FOR_ITS_ROOT = """
 for place in proc sys dev; do mount --rbind /$place "$1/$place"; done
 exec chroot "$1" /usr/bin/python3 -c "$2" $3
 """
 
 
+def root() -> pathlib.Path:
+    if not (_ROOT / "usr/lib/python3/dist-packages/torch").exists():
+        raise Skip(f"no PyTorch in {_ROOT}: scripts/torch-root.sh makes it")
+    return _ROOT
+
+
 def in_root(program: pathlib.Path, argument: str = "") -> list[str]:
     """The command that runs a Python program there."""
-    if not (ROOT / "usr/lib/python3/dist-packages/torch").exists():
-        raise Skip(f"no PyTorch in {ROOT}: scripts/torch-root.sh makes it")
-    return ["unshare", "--mount", "sh", "-c", FOR_ITS_ROOT, "sh", str(ROOT), program.read_text(),
+    return ["unshare", "--mount", "sh", "-c", FOR_ITS_ROOT, "sh", str(root()), program.read_text(),
             argument]
 
 
