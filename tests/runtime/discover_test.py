@@ -83,8 +83,10 @@ def test_redis() -> None:
         targets = scratch() / "targets.txt"
         found = discover(server.pid, "--for", "4s", "-o", str(targets))
         native = found["native"]
-        # Beyond what its samples saw; how many more is a matter of the host and the budget.
-        assert native["watched"] > native["never_called"] > 0, native["watched"]
+        # Beyond what its samples saw; how many more is a matter of the host and the budget, and where
+        # putting probes in place waits for a CPU it may be none: then it says so.
+        assert native["watched"] > native["never_called"], native["watched"]
+        assert native["never_called"] + native["not_watched"] > 100, native
         assert any(one.get("calls") for one in native["functions"]), native
         # It has no Python, and stands in system calls or works in functions of its own.
         assert found["stacks"]["python"] == 0 < found["stacks"]["native"], found["stacks"]
@@ -232,7 +234,8 @@ def test_the_page_is_coloured_by_an_experiment() -> None:
     chromium = need("chromium")
     service = experiment_test.start("serial")
     done = experiment_test.Experiment(service.pid, "+exe:work_a\n+exe:work_b\n",
-                                      "--doses=50us,100us", "--blocks=4")
+                                      "--doses=50us,100us", "--precision=50%", "--time=60s",
+                                      "--max-slowdown=400%")
     page = scratch() / "map.html"
     discover(service.pid, "--for", "2s", "--html", str(page), "--experiment", str(done.json_path))
     dom, _ = browse(chromium, f"file://{page}#focus=1")
