@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <map>
+#include <thread>
 #include <utility>
 
 #include "engine/inprocess/self_test.h"
@@ -19,16 +20,18 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kTakeOutTimeout{10000};
-constexpr int kHeirRounds = 5;
+constexpr auto kHeirTime = std::chrono::seconds(60);
+constexpr milliseconds kBetweenRounds{50};
 
 // What the heir does: this program is gone, its delays have ended with it.
 void take_all_out(const Ledger& ledger, ino_t table) {
-    for (int round = 0; round < kHeirRounds; ++round) {
+    const Clock::time_point end = Clock::now() + kHeirTime;
+    for (bool is_done = false; !is_done && Clock::now() < end;) {
         const std::vector<Entry> entries = ledger.entries();
-        bool is_done = true;
+        is_done = true;
         for (const pid_t pid : processes_with(table))
             if (!take_out(pid, entries, Clock::now() + kTakeOutTimeout)) is_done = false;
-        if (is_done) return;
+        if (!is_done) std::this_thread::sleep_for(kBetweenRounds);
     }
 }
 
