@@ -64,7 +64,7 @@ def test_nobody_gets_it_without_asking_twice() -> None:
     target = start()
     run = Run("attach", ENGINE, "--duration=1s", "--pid", str(target.pid),
               targets_file("+exe:hot_mix"), before=["env", "-u", "SPEEDBUMP_UNPROVEN"])
-    assert run.status != 0 and "the in-process engine is not proven" in run.err, run
+    assert run.status != 0 and "the in-process engine is not proven safe" in run.err, run
     assert changed_bytes(target.pid) == 0
 
 
@@ -164,7 +164,7 @@ def kills(mode: str, count: int) -> None:
     target.kill()
 
 
-@campaign  # of some 360 kills one left its jumps in place: docs/inprocess.md
+@campaign  # a kill while memory is mapped leaves bytes in the padding: docs/inprocess.md
 def test_killed_at_random_moments() -> None:
     mode = random.Random(int(os.environ.get("SPEEDBUMP_SEED", "1"))).choice(MODES)
     kills(mode, 5)

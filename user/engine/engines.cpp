@@ -61,8 +61,7 @@ Result<void> allow_unproven() {
     const char* allowed = std::getenv("SPEEDBUMP_UNPROVEN");
     if (allowed != nullptr && allowed == std::string_view("inprocess")) return {};
     return make_error(ErrorKind::kUnsupported,
-                      "the in-process engine is not proven: killed at a bad moment it may leave "
-                      "its jumps in a process (docs/inprocess.md)")
+                      "the in-process engine is not proven safe yet (docs/inprocess.md)")
         .with_hint(
             "use --engine=bpf; SPEEDBUMP_UNPROVEN=inprocess lets you try it on a program "
             "that you can lose");
