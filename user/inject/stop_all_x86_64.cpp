@@ -146,7 +146,7 @@ bool HeldProcess::take_registers(pid_t tid, const std::optional<WaitWatch::Wait>
     }
     if (const auto resumed = resumption_of(memory_, thread.regs, waited_ms))
         thread.released = resumed->released;
-    threads_.push_back(std::move(thread));
+    threads_.push_back(thread);
     return true;
 }
 
