@@ -18,7 +18,7 @@ from harness import (
     expect_restored, leave_none, lives, main, need, scratch, start_puppet, targets_file, wait_for,
 )
 from hosts import Hosts, at, pid_of
-from known_experiments import PROGRESS
+from known_experiments import PROGRESS, WithDocument
 
 SERVICE = str(PROGRAMS / "pulse")
 SHORT = ("--max-slowdown=400%", "--seed=7")
@@ -31,25 +31,12 @@ def serving(count: int) -> tuple[Hosts, list[int]]:
     return hosts, [pid_of(hosts.start(name, hosts.copy(name, SERVICE))) for name in hosts.names]
 
 
-class Fleet(Run):
+class Fleet(WithDocument):
     def __init__(self, hosts: Hosts, targets: str, *arguments: str, ahead: dict = {},
                  slice_ms: int = 5, **options):
-        folder = scratch()
-        self.json_path, self.html_path = folder / "result.json", folder / "report.html"
         options.setdefault("timeout", 240)
-        super().__init__("experiment", *at(hosts, **ahead), f"--output={self.json_path}",
-                         f"--html={self.html_path}", f"--slice={slice_ms}ms", *SHORT, *arguments,
-                         targets_file(targets), **options)
-
-    @property
-    def document(self) -> dict:
-        return json.loads(self.json_path.read_text())
-
-    def target(self, name: str) -> dict:
-        found = [one for one in self.document["results"]["progress"][0]["targets"]
-                 if one["name"] == name]
-        assert found, f"{name} is not in {self}"
-        return found[0]
+        super().__init__("experiment", *at(hosts, **ahead), f"--slice={slice_ms}ms", *SHORT,
+                         *arguments, targets_file(targets), **options)
 
 
 class Started:

@@ -36,27 +36,14 @@ def start_python(kind: str) -> subprocess.Popen:
     return service
 
 
-class Experiment(Run):
-    """An experiment to its end, with its document and HTML report. `crowding` is how much longer
-    the service's work took by the clock than by its CPU time, for others that had the CPUs: a delay
-    costs it that much more too; of a service that has ended, in part or whole, nothing is known."""
+class WithDocument(Run):
+    """A run that writes a document and an HTML report."""
 
-    def __init__(self, pid: int, targets: str, *arguments: str, progress: str = PROGRESS,
-                 **options):
+    def __init__(self, command: str, *arguments: str, **options):
         folder = scratch()
         self.json_path, self.html_path = folder / "result.json", folder / "report.html"
-        options.setdefault("timeout", 180)
-        service = (pid, *children(pid))
-        self.crowding: float | None = None
-        waiting, worked = Patience(*service), cpu_ns(*service)
-        super().__init__(
-            "experiment", "--pid", str(pid), "--progress", progress, "--seed=7",
-            f"--output={self.json_path}", f"--html={self.html_path}", *arguments,
-            targets_file(targets), **options,
-        )
-        waited, worked = waiting.ns(), cpu_ns(*service) - worked
-        if all(lives(one) for one in service):
-            self.crowding = 1 + waited / max(1, worked)
+        super().__init__(command, f"--output={self.json_path}", f"--html={self.html_path}",
+                         *arguments, **options)
 
     @property
     def document(self) -> dict:
@@ -67,6 +54,26 @@ class Experiment(Run):
                  if one["name"] == name]
         assert found, f"{name} is not in {self}"
         return found[0]
+
+
+class Experiment(WithDocument):
+    """An experiment to its end, with its document and HTML report. `crowding` is how much longer
+    the service's work took by the clock than by its CPU time, for others that had the CPUs: a delay
+    costs it that much more too; of a service that has ended, in part or whole, nothing is known."""
+
+    def __init__(self, pid: int, targets: str, *arguments: str, progress: str = PROGRESS,
+                 **options):
+        options.setdefault("timeout", 180)
+        service = (pid, *children(pid))
+        self.crowding: float | None = None
+        waiting, worked = Patience(*service), cpu_ns(*service)
+        super().__init__(
+            "experiment", "--pid", str(pid), "--progress", progress, "--seed=7", *arguments,
+            targets_file(targets), **options,
+        )
+        waited, worked = waiting.ns(), cpu_ns(*service) - worked
+        if all(lives(one) for one in service):
+            self.crowding = 1 + waited / max(1, worked)
 
 
 def expect_k(experiment: Experiment, name: str, low: float, high: float) -> None:

@@ -413,12 +413,24 @@ TEST(Inject, ATracedProcessIsNamedOrEnteredWithoutPtrace) {
     }
 }
 
-std::set<std::string> scripts_in_tmp() {
+std::set<std::string> scripts_in(const std::string& folder) {
     std::set<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator("/tmp"))
-        if (entry.path().filename().string().starts_with(".speedbump-"))
-            names.insert(entry.path().filename());
+    if (DIR* directory = opendir(folder.c_str())) {
+        while (const dirent* entry = readdir(directory))
+            if (std::string_view(entry->d_name).starts_with(".speedbump-"))
+                names.insert(entry->d_name);
+        closedir(directory);
+    }
     return names;
+}
+
+// Whether all of these go.
+bool go_from(const std::string& folder, const std::set<std::string>& names) {
+    return eventually(10s, [&] {
+        const auto left = scripts_in(folder);
+        return std::none_of(names.begin(), names.end(),
+                            [&](const std::string& name) { return left.contains(name); });
+    });
 }
 
 TEST(Inject, ARequestThatIsNeverReadIsTakenBack) {
@@ -452,12 +464,7 @@ TEST(Inject, ARequestThatIsNeverReadIsTakenBack) {
         kill(target.pid(), SIGUSR1);
         EXPECT_TRUE(eventually(2s, [&] { return target.beats() > beats; }));
         // Those of tests beside this one go by themselves.
-        const std::set<std::string> there = scripts_in_tmp();
-        EXPECT_TRUE(eventually(10s, [&] {
-            const std::set<std::string> now = scripts_in_tmp();
-            return std::none_of(there.begin(), there.end(),
-                                [&](const std::string& name) { return now.contains(name); });
-        }));
+        EXPECT_TRUE(go_from("/tmp", scripts_in("/tmp")));
     }
 }
 
@@ -527,24 +534,8 @@ class DeafTarget {
     ~DeafTarget() { let_in(); }
     pid_t pid() const { return target_.pid(); }
 
-    std::set<std::string> scripts() const {
-        std::set<std::string> names;
-        if (DIR* directory = opendir(tmp_.c_str())) {
-            while (const dirent* entry = readdir(directory))
-                if (std::string_view(entry->d_name).starts_with(".speedbump-"))
-                    names.insert(entry->d_name);
-            closedir(directory);
-        }
-        return names;
-    }
-    // Whether all of these go.
-    bool removes(const std::set<std::string>& names) const {
-        return eventually(10s, [&] {
-            const auto left = scripts();
-            return std::none_of(names.begin(), names.end(),
-                                [&](const std::string& name) { return left.contains(name); });
-        });
-    }
+    std::set<std::string> scripts() const { return scripts_in(tmp_); }
+    bool removes(const std::set<std::string>& names) const { return go_from(tmp_, names); }
     // That it runs no script of ours when it looks, and can be entered as ever.
     void expect_as_before() {
         let_in();
