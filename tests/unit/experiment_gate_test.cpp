@@ -11,6 +11,7 @@
 
 #include "experiment/anytime.h"
 #include "experiment/pace.h"
+#include "experiment/pair.h"
 #include "report/gate.h"
 
 using namespace speedbump::experiment;
@@ -129,6 +130,32 @@ TEST(Pace, SideBySideTakesOutWhatBothHave) {
     const Estimate apart = change_apart(pace_of(one.a), pace_of(one.b));
     EXPECT_DOUBLE_EQ(paired.value, apart.value);
     EXPECT_LT(paired.error * 4, apart.error);
+}
+
+// Two builds of which each is alone on a CPU, and other work takes from one CPU more than from the
+// other.
+TEST(Pace, SharesOfTheCpusThatAreNotAlikeAreInTheInterval) {
+    for (const double change : {0.0, 0.03}) {
+        Pair pair;
+        pair.change = (1 + change) / 0.96 - 1; // as b has its CPU for 0.96 of what a has
+        const Measured one = measured(pair, 7);
+        PairDocument document;
+        document.progress = {"native:exe:f"};
+        for (size_t i = 0; i < one.a.size(); ++i)
+            document.slices.push_back({nanoseconds(0), {{one.a[i], one.b[i]}}});
+        document.stopped = "time";
+        document.complete = true;
+        const auto pace = [&document] { return changes_between(document).changes.at(0); };
+
+        EXPECT_FALSE(pace().change.interval.contains(change)); // nothing is known of the CPUs
+        document.ran = {0.5, 0.48};
+        document.waited = {0, 0.02};
+        EXPECT_TRUE(pace().change.interval.contains(change));
+        EXPECT_TRUE(pace().change.interval.contains(pair.change));
+        EXPECT_EQ(judge(pace(), 0.01), change > 0 ? Judgement::kWorse : Judgement::kUndecided);
+        document.waited = {0.02 / 0.96, 0.02}; // alike
+        EXPECT_FALSE(pace().change.interval.contains(change));
+    }
 }
 
 TEST(Pace, NothingCountedIsNothingKnown) {

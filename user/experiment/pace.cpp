@@ -76,6 +76,18 @@ Estimate share_of(double log_ratio, const Error& error) {
     return share_of(estimate_of(log_ratio, error.value, error.freedom));
 }
 
+Interval hull(const Interval& a, const Interval& b) {
+    return {std::min(a.low, b.low), std::max(a.high, b.high)};
+}
+
+// `seen`, where it is not known which of the two is true.
+Estimate either(Estimate seen, const Estimate& other) {
+    seen.interval = hull(seen.interval, other.interval);
+    seen.wide = hull(seen.wide, other.wide);
+    seen.p = seen.value * other.value > 0 ? std::max(seen.p, other.p) : 1;
+    return seen;
+}
+
 struct LogRatio {
     double value = 0;
     Error error;
@@ -111,15 +123,22 @@ Estimate change_apart(const Pace& a, const Pace& b) {
     return share_of(std::log(b.period / a.period), error);
 }
 
-Estimate change_side_by_side(std::span<const Stretch> a, std::span<const Stretch> b) {
+Estimate change_side_by_side(std::span<const Stretch> a, std::span<const Stretch> b,
+                             double unlike) {
     const LogRatio ratio = side_by_side(a, b);
-    return share_of(ratio.value, ratio.error);
+    return share_of(
+        either(estimate_of(ratio.value, ratio.error.value, ratio.error.freedom),
+               estimate_of(ratio.value - unlike, ratio.error.value, ratio.error.freedom)));
 }
 
-Estimate change_at_any_look(std::span<const Stretch> a, std::span<const Stretch> b, size_t blocks) {
+Estimate change_at_any_look(std::span<const Stretch> a, std::span<const Stretch> b, size_t blocks,
+                            double unlike) {
     const LogRatio ratio = side_by_side(a, b);
-    return share_of(anytime(estimate_of(ratio.value, ratio.error.value, ratio.error.freedom),
-                            blocks, ratio.error.freedom));
+    const auto at_any_look = [&](double value) {
+        return anytime(estimate_of(value, ratio.error.value, ratio.error.freedom), blocks,
+                       ratio.error.freedom);
+    };
+    return share_of(either(at_any_look(ratio.value), at_any_look(ratio.value - unlike)));
 }
 
 } // namespace speedbump::experiment

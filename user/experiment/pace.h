@@ -29,11 +29,15 @@ Pace pace_of(std::span<const Stretch> stretches);
 // is not known.
 Estimate change_apart(const Pace& a, const Pace& b); // measured at different times
 // a[i] and b[i] at the same moments: what slowed both of them alike is no noise. Both must have as
-// many stretches.
-Estimate change_side_by_side(std::span<const Stretch> a, std::span<const Stretch> b);
+// many stretches. `unlike`: ln of how much longer b's units may have taken for a reason that is
+// none of the two, all the time, so that no stretch tells of it; the interval holds the change with
+// that and without, and p is the larger one.
+Estimate change_side_by_side(std::span<const Stretch> a, std::span<const Stretch> b,
+                             double unlike = 0);
 
 // The same, with an interval and a p that hold at every look together, one after each of `blocks`
 // equal parts so far (anytime.h).
-Estimate change_at_any_look(std::span<const Stretch> a, std::span<const Stretch> b, size_t blocks);
+Estimate change_at_any_look(std::span<const Stretch> a, std::span<const Stretch> b, size_t blocks,
+                            double unlike = 0);
 
 } // namespace speedbump::experiment

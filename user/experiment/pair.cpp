@@ -11,6 +11,7 @@ namespace speedbump::experiment {
 namespace {
 
 constexpr double kContention = 0.1; // of the time
+constexpr double kUnlike = 0.002;   // of the time per unit: what is worth a word
 constexpr size_t kSlicesOfALook = 20;
 
 using Stretches = std::array<std::vector<Stretch>, 2>;
@@ -53,16 +54,28 @@ bool may_stop_at_any_look(const PairDocument& document) {
     return document.stopped != "time";
 }
 
+// ln of how much longer a unit takes in b as b had a CPU for less of the time in which it was able
+// to run. Services that are alone on a CPU stay there, so that what else runs on it takes from one
+// of them all the time. Of a service that sleeps as well it is the most that it can be.
+double unlike_of(const PairDocument& document) {
+    std::array<double, 2> share{};
+    for (const Side side : {kSideA, kSideB}) {
+        if (document.ran[side] <= 0) return 0;
+        share[side] = document.ran[side] / (document.ran[side] + document.waited[side]);
+    }
+    return std::log(share[kSideA] / share[kSideB]);
+}
+
 Change change_of(const PairDocument& document, const std::string& progress, const std::string& what,
-                 const Stretches& of) {
+                 const Stretches& of, double unlike) {
     Change change;
     change.progress = progress;
     change.what = what;
     change.a = pace_of(of[kSideA]).period;
     change.b = pace_of(of[kSideB]).period;
     change.change = may_stop_at_any_look(document)
-                        ? change_at_any_look(of[kSideA], of[kSideB], looks(document))
-                        : change_side_by_side(of[kSideA], of[kSideB]);
+                        ? change_at_any_look(of[kSideA], of[kSideB], looks(document), unlike)
+                        : change_side_by_side(of[kSideA], of[kSideB], unlike);
     change.p = change.change.p;
     return change;
 }
@@ -85,13 +98,14 @@ Changes changes_between(const PairDocument& document) {
     for (size_t point = 0; point < document.progress.size(); ++point) {
         const std::string& name = document.progress[point];
         const Stretches paces = progress_of(document, point);
-        result.changes.push_back(change_of(document, name, "time per unit", paces));
+        result.changes.push_back(
+            change_of(document, name, "time per unit", paces, unlike_of(document)));
         for (const Side side : {kSideA, kSideB})
             if (pace_of(paces[side]).period <= 0)
                 result.doubts.push_back(
                     fmt::format("{} never ticked in {}", name, side == kSideA ? "a" : "b"));
         if (point == 0 && document.has_cpu) {
-            Change cpu = change_of(document, name, "CPU per unit", cpu_of(document));
+            Change cpu = change_of(document, name, "CPU per unit", cpu_of(document), 0);
             cpu.is_pace = false;
             if (cpu.a > 0 && cpu.b > 0) result.changes.push_back(std::move(cpu));
         }
@@ -99,14 +113,15 @@ Changes changes_between(const PairDocument& document) {
     }
     correct(result.changes);
     if (!document.complete) result.doubts.push_back("it was cut short: " + document.stopped);
-    const auto [less, more] = std::minmax(document.waited[kSideA], document.waited[kSideB]);
-    if (more > kContention)
-        result.notes.push_back(
-            fmt::format("threads of a waited {:.2f} s for a CPU in each second, of b {:.2f}{}",
-                        document.waited[kSideA], document.waited[kSideB],
-                        more - less > kContention
-                            ? ": not alike, so that their paces differ by what CPU each got as well"
-                            : ": they, or others, compete for the CPUs"));
+    const bool is_unlike = std::abs(unlike_of(document)) > kUnlike;
+    if (is_unlike || std::max(document.waited[kSideA], document.waited[kSideB]) > kContention)
+        result.notes.push_back(fmt::format(
+            "threads of a waited {:.3f} s for a CPU in each second, of b {:.3f}{}",
+            document.waited[kSideA], document.waited[kSideB],
+            is_unlike
+                ? ": not alike, so that the interval of the time per unit holds the change with "
+                  "that and without it"
+                : ": they, or others, compete for the CPUs"));
     for (const std::string& warning : document.warnings) result.notes.push_back(warning);
     return result;
 }

@@ -47,6 +47,7 @@ struct PairDocument {
     bool has_cpu = false; // the same processes from beginning to end
     // For each second and side: how long threads were able to run, and had no CPU.
     std::array<double, 2> waited{};
+    std::array<double, 2> ran{}; // and had one; 0: not known
     std::vector<std::string> warnings;
     double tool_cpu = 0;   // CPUs that this program used itself
     std::string stopped;   // "precision", "time", "interrupted", or what went wrong

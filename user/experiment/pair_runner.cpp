@@ -81,7 +81,9 @@ class PairRunner {
     Moment beat_begin_;
     std::array<double, 2> beat_cpu_{};
     std::vector<std::array<std::vector<uint64_t>, 2>> beat_latencies_;
+    // Before the first slice.
     std::array<std::map<pid_t, nanoseconds>, 2> waits_;
+    std::array<double, 2> ran_{};
 };
 
 Result<void> PairRunner::attach(Side side) {
@@ -264,6 +266,8 @@ void PairRunner::conclude(const CpuTimes& before, uint64_t begun_ns) {
         Build& build = builds_[side];
         document_.waited[side] = ns(waited_between(waits_[side], read_waits(build.pids))) / 1e9 /
                                  std::max(seconds, 1e-9);
+        document_.ran[side] =
+            (read_cpu_times(build.pids).processes - ran_[side]) / std::max(seconds, 1e-9);
         document_.has_cpu &= processes_of(*build.session) == build.pids;
         for (size_t point = 0; point < build.points.size(); ++point)
             if (const uint64_t lost = build.points[point]->lost(); lost > 0)
@@ -318,7 +322,10 @@ Result<PairDocument> PairRunner::run() {
     hooks_.say("waiting for progress of both");
     if (auto ticks = wait_for_ticks(); !ticks) return std::move(ticks).error();
     const CpuTimes before = read_cpu_times({});
-    for (const Side side : {kSideA, kSideB}) waits_[side] = read_waits(builds_[side].pids);
+    for (const Side side : {kSideA, kSideB}) {
+        waits_[side] = read_waits(builds_[side].pids);
+        ran_[side] = read_cpu_times(builds_[side].pids).processes;
+    }
     const uint64_t begun_ns = monotonic_ns();
     run_slices();
     conclude(before, begun_ns);

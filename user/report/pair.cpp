@@ -71,6 +71,7 @@ std::string pair_json(const PairDocument& document, const experiment::Changes& c
                          {"precision", document.precision},
                          {"progress", document.progress},
                          {"waited", document.waited},
+                         {"ran", document.ran},
                          {"tool_cpu", document.tool_cpu},
                          {"stopped", document.stopped},
                          {"complete", document.complete}};
