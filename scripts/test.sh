@@ -17,6 +17,7 @@ order=(check unit package runtime python kmod fuzz asan tidy fresh)
 
 say() { printf '\n== %s\n' "$*"; }
 
+arguments=("$@")
 with_setup=yes
 long=
 into=
@@ -50,6 +51,11 @@ if [ -n "$with_setup" ]; then
     case " ${runs[*]} " in *" kmod "* | *" vm "*) groups+=(vm) ;; esac
     say "setup: ${groups[*]}"
     scripts/setup.sh "${groups[@]}"
+fi
+
+if [ "$(id -u)" = 0 ] && ! scripts/whole_root.py --check; then
+    say "the root directory is that of a chroot: the tests run in a mount namespace with one like a machine's"
+    exec scripts/whole_root.py scripts/test.sh --no-setup "${arguments[@]}"
 fi
 
 # Attaching needs root; building does not.
