@@ -18,3 +18,13 @@ need() {
     echo "skipped: no $1 on this host"
     exit 77
 }
+
+# need_version PROGRAM MAJOR: its answers differ from version to version.
+need_version() {
+    need "$1"
+    local text
+    text=$("$1" --version)
+    [[ $text =~ version\ ([0-9]+) ]] && [ "${BASH_REMATCH[1]}" = "$2" ] && return
+    echo "skipped: the sources are as $1 $2 wants them, and here is another: $text"
+    exit 77
+}

@@ -106,6 +106,7 @@ TEST(KmodSite, WhatKernelsGetWrongIsRefused) {
         {0x66, 0x0f, 0x1f, 0x40, 0},                   // another 5-byte nop
         {0x48, 0x8d, 0x64, 0x24, 0},                   // lea 0(%rsp),%rsp
         {0xe9, 0, 0, 0, 0},                            // jmp to the next instruction
+        {0xeb, 0},                                     // the same, short
         {0x67, 0x8b, 0x00},                            // an address of 32 bits
         {},
     };

@@ -4,7 +4,7 @@
 #   run.sh BUILD     Status 77: skipped, with the reason.
 set -euo pipefail
 . "$(dirname "$0")/../check/files.sh"
-need clang-tidy
+need_version clang-tidy 14
 need python3
 
 exec python3 -B "$(dirname "$0")/tidy.py" "$1"

@@ -217,7 +217,8 @@ TEST(ProbeSiteTest, Nops) {
     EXPECT_EQ(judge("0f 1f 40 00", SitePosition::kInside, false).kind, SiteKind::kSingleStep);
     expect_refused({{"48 8d 64 24 00", "lea 0(%rsp),%rsp"},
                     {"48 8d 7f 00", "lea 0(%rdi),%rdi"},
-                    {"e9 00 00 00 00", "jmp to the next instruction"}},
+                    {"e9 00 00 00 00", "jmp to the next instruction"},
+                    {"eb 00", "jmp to the next instruction"}},
                    "rewritten");
     expect_refused({{"66 0f 1f 40 00", "nopw 0(%rax)"},
                     {"66 0f 1f 44 00 00", "nopw 0(%rax,%rax,1)"},

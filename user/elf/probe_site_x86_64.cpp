@@ -241,7 +241,7 @@ SiteVerdict judge_branch(Bytes code, const Instruction& instruction, Operands op
     }
     if (bare && (first == 0xe8 || first == 0xe9 || first == 0xeb)) {
         // A jump to the next instruction is a nop for the kernel.
-        if (first == 0xe9 && operands[0].imm.value.s == 0) return refused(kRewritten);
+        if (first != 0xe8 && operands[0].imm.value.s == 0) return refused(kRewritten);
         return allowed(SiteKind::kEmulated);
     }
     // Through a register or memory: ff /2, ff /4; of prefixes only the REX that names a register.
