@@ -16,7 +16,7 @@ import stat
 import sys
 
 CLONE_NEWNS = 0x20000  # os.unshare() and os.setns() are there from Python 3.12 on
-MS_BIND, MS_REC, MS_PRIVATE = 1 << 12, 1 << 14, 1 << 18
+MS_BIND, MS_REC, MS_PRIVATE, MNT_DETACH = 1 << 12, 1 << 14, 1 << 18, 2
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -58,8 +58,10 @@ def enter() -> None:
             open(place, "w").close()
         if entry.path != new:
             mount(entry.path, place, flags=MS_BIND | MS_REC)
-    os.chroot(new)
     os.close(here)
+    os.chdir(new)
+    call("pivot_root", b".", b".")  # the old one lies over the new one now (pivot_root(2))
+    call("umount2", b".", MNT_DETACH)
     os.chdir(folder)
 
 
