@@ -49,6 +49,7 @@ def test_every_kind_of_site_and_delay_as_asked_net_of_the_probe() -> None:
                         continue  # the first calls after a turn cost more
                     costs = [other[0] - plain[fast][0] for _, other in turns]
                     assert min(costs) / 2 < floor < max(costs) * 2, (slow, floor, costs)
+                session.stop()  # those of a killed session are in the next program's plain calls for a moment
             target.end()
 
 
@@ -86,13 +87,16 @@ def test_counters_tell_processes_and_threads_apart() -> None:
         time.sleep(0.5)
         one, two = parent.offspring("child"), parent.offspring("child")
         time.sleep(0.5)
+        began = time.monotonic_ns()
         parent.call("work_push", 11)
         one.call("work_push", 22)
         two.ask("threads 3 work_push 100")
+        took = time.monotonic_ns() - began
         final = session.stop()
     assert calls_by_pid(final, "work_push") == {parent.pid: 11, one.pid: 22, two.pid: 300}, final
     assert final["all"]["requested_ns"] == 333 * 10_000
-    expect_ratio(final["all"]["measured_ns"], 333 * 10_000, 0.99, 2.0, "ns measured")
+    # As long as others want the CPU in the midst of a delay it lasts; three at a time.
+    assert 0.99 * 333 * 10_000 <= final["all"]["measured_ns"] <= 3 * took, (final["all"], took)
 
 
 def test_every_nth_is_exact_over_the_tree() -> None:
