@@ -116,7 +116,11 @@ Result<Seen> look(const std::vector<std::string>& arguments, const std::string& 
     }
     auto points = open_progress(specs, {}, **session, [](const std::string&) {});
     if (!points) return std::move(points).error();
-    usleep(100'000); // until somebody has waited, and what is queued is known
+    // Until somebody has waited, and what is queued is known; nobody may.
+    for (int looks = 0; looks < 200 && !(*points)[1]->device()->watched.count(); ++looks) {
+        usleep(10'000);
+        if (auto launches = (*points)[1]->read({}); !launches) return std::move(launches).error();
+    }
 
     Seen seen;
     seen.document.progress = {specs[0].text, specs[1].text};
