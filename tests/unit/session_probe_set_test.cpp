@@ -213,6 +213,21 @@ TEST_F(ProbeSetTest, ChangesInStepsAndBack) {
     EXPECT_THAT(engine_.steps, ElementsAre("2 to 3", "2 to 2"));
 }
 
+TEST_F(ProbeSetTest, WarnsOfManyFunctionsInEachOfManyProcesses) {
+    add_target();
+    set_->warn_of_many();
+    EXPECT_THAT(warnings_, IsEmpty());
+    const std::vector<engine::Probe> many(14'999);
+    set_->add(key_, 0, many, member(kFirst));
+    set_->warn_of_many();
+    EXPECT_THAT(warnings_, ElementsAre(HasSubstr("15000 functions of /usr/lib/lib.so are probed in "
+                                                 "each of 2 processes by itself, 30000 probes")));
+    warnings_.clear();
+    ASSERT_TRUE(set_->widen(key_)); // one set for all
+    set_->warn_of_many();
+    EXPECT_THAT(warnings_, IsEmpty());
+}
+
 TEST_F(ProbeSetTest, StaysNarrowWhileAnOutsiderMapsTheFile) {
     const WaitingProcess outsider;
     tree_.exists(outsider.pid(), getpid());

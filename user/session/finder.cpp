@@ -25,6 +25,7 @@ Result<void> Finder::find_all() {
     if (!options_.run_command.empty())
         if (auto found = find_program(members_.all().begin()->second); !found) return found;
     find_named_files();
+    probes_.warn_of_many();
     probes_.probe_together();
     for (const auto& [tgid, member] : members_.all())
         if (auto probed = probes_.probe(member); !probed)

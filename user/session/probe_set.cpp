@@ -24,6 +24,9 @@ constexpr auto kScanSlice = std::chrono::microseconds(3000);
 constexpr auto kRescan = std::chrono::seconds(10);
 // And one that is new, the first time, this long after the look before.
 constexpr auto kFirstScan = std::chrono::seconds(1);
+// For each probe that is aimed at one process the kernel looks at every process that maps the file
+// (register_for_each_vma()): so many took 6 s with 11 processes, and minutes with 50.
+constexpr size_t kMany = 30'000;
 
 } // namespace
 
@@ -120,6 +123,27 @@ void ProbeSet::probe_together(const FileKey& key, File& file) {
         Placed& placed = file.narrow[tgids[i]];
         placed.attached.push_back(std::move(attached[i]));
         placed.count = file.probes.size();
+    }
+}
+
+size_t ProbeSet::count_who_map(const FileKey& key) const {
+    const auto& all = members_.all();
+    return static_cast<size_t>(std::count_if(all.begin(), all.end(), [&key](const auto& entry) {
+        return entry.second.alive && entry.second.files.contains(key);
+    }));
+}
+
+void ProbeSet::warn_of_many() const {
+    if (!can_narrow_) return;
+    for (const auto& [key, file] : files_) {
+        const size_t processes = file.wide ? 1 : count_who_map(key);
+        const size_t probes = file.probes.size() * processes;
+        if (processes < 2 || probes < kMany) continue;
+        rules_.warn(fmt::format(
+            "{} functions of {} are probed in each of {} processes by itself, {} probes: this may "
+            "take the kernel minutes, and as long again to take out; name fewer functions, or one "
+            "process (--pid with --no-children)",
+            file.probes.size(), name_of(file), processes, probes));
     }
 }
 

@@ -48,6 +48,8 @@ class ProbeSet {
     // The same for all members that have no probes of a file, where that can be done at once; the
     // rest is left to probe().
     void probe_together();
+    // Warns of files whose probes in each member by itself will take the kernel long.
+    void warn_of_many() const;
     // A member is gone, or its probes have no effect any more.
     void drop(uint32_t tgid);
 
@@ -91,6 +93,7 @@ class ProbeSet {
     Result<void> place(File& file, Placed& placed, std::optional<pid_t> only);
     Result<void> probe(const Member& member, const process::FileKey& key);
     void probe_together(const process::FileKey& key, File& file);
+    size_t count_who_map(const process::FileKey& key) const;
     // A newer set of probes may be put in place beside the one that counts; it counts now, and the
     // older one may be taken out; or it was taken out again.
     Result<void> begin_change(File& file);
