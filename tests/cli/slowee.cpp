@@ -21,8 +21,10 @@ __attribute__((noinline, used)) void never_called(volatile long* counter) {
 
 namespace widgets {
 struct Factory {
+    __attribute__((noinline)) Factory(); // two symbols of one demangled name
     __attribute__((noinline, used)) long make(int a, long b);
 };
+Factory::Factory() {}
 long Factory::make(int a, long b) {
     volatile long result = a + b;
     return result;

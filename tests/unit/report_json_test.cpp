@@ -156,6 +156,17 @@ TEST(ListText, LinesCanBeReadBackAsTargets) {
     }
 }
 
+TEST(ListText, ANameThatFunctionsShareIsOneLine) {
+    const std::vector<ListedFunction> functions = {
+        {"/bin/a", "_ZN1FC1Ev", "F::F()", 1, 1, false, {}},
+        {"/bin/a", "_ZN1FC2Ev", "F::F()", 2, 1, false, {}},
+        {"/bin/a", "init", "", 3, 1, false, "too short"},
+        {"/bin/a", "init", "", 4, 1, false, {}},
+        {"/bin/b", "init", "", 5, 1, false, {}}};
+    EXPECT_EQ(list_text({functions, {}}),
+              "+/bin/a:F::F()\n# +/bin/a:init  (too short)\n+/bin/a:init\n+/bin/b:init\n");
+}
+
 TEST(DoctorText, Golden) {
     expect_golden("doctor.txt",
                   doctor_text({{"BTF", engine::Check::State::kGood, "there", ""},

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "report/text.h"
 #include "util/text.h"
@@ -167,13 +168,18 @@ std::string targets_line(const engine::PythonMatch& function) {
 
 std::string list_text(const FunctionList& functions) {
     std::string out;
+    // static functions, and the two halves of a constructor, share their name with others of a file
+    std::set<std::string> seen;
+    const auto add = [&](std::string line) {
+        if (seen.insert(line).second) out += line;
+    };
     for (const ListedFunction& function : functions.native)
-        out += function.refusal.empty()
-                   ? printable(targets_line(function)) + "\n"
-                   : fmt::format("# {}  ({})\n", printable(targets_line(function)),
-                                 printable(function.refusal));
+        add(function.refusal.empty()
+                ? printable(targets_line(function)) + "\n"
+                : fmt::format("# {}  ({})\n", printable(targets_line(function)),
+                              printable(function.refusal)));
     for (const engine::PythonMatch& function : functions.python)
-        out += printable(targets_line(function)) + "\n";
+        add(printable(targets_line(function)) + "\n");
     return out;
 }
 

@@ -55,7 +55,8 @@ struct FunctionList {
     std::vector<ListedFunction> native;
     std::vector<engine::PythonMatch> python; // each name of a file once
 };
-// One targets line per function, quoted where the grammar needs it, ready to be pasted.
+// One targets line per name, which may be that of several functions of a file; quoted where the
+// grammar needs it, ready to be pasted.
 std::string list_text(const FunctionList& functions);
 // The targets line that names exactly this function.
 std::string targets_line(const ListedFunction& function);
