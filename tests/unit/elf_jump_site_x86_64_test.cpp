@@ -1,56 +1,156 @@
 // SPDX-License-Identifier: MIT
+#include "elf/jump_site.h"
+
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <set>
 
-#include "elf/jump_site.h"
-#include "elf/symbols.h"
+#include "elf/moved_code.h"
+#include "elf_workshop.h"
+#include "executed.h"
 
 namespace speedbump::elf {
 namespace {
 
-using Bytes = std::basic_string<unsigned char>;
+using testing::HasSubstr;
 
-TEST(JumpRange, TakesWholeInstructions) {
-    // mov %rsp,%rbp; push %r12; push %rbx
-    const auto range = movable_range(Bytes{0x48, 0x89, 0xe5, 0x41, 0x54, 0x53});
-    ASSERT_TRUE(range);
-    EXPECT_EQ(range->length, 5);
-    EXPECT_EQ(range->places, (std::vector<uint8_t>{0, 3}));
+class JumpSiteTest : public testing::Test {
+  protected:
+    // Assembles the text into a library; `f` is the function that is asked for.
+    Result<ProbeSite> try_place(const std::string& text) {
+        shop_.write("f.s",
+                    "        .text\n        .globl f\n        .hidden f\n        .type f, @function\n" +
+                        text + "\n        .section .note.GNU-stack,\"\",@progbits\n");
+        shop_.run("gcc -shared -nostdlib f.s -o f.so");
+        const auto file = shop_.open("f.so");
+        const Function* found = find_function(*file, "f");
+        if (found == nullptr) {
+            ADD_FAILURE() << "no function f";
+            return make_error(ErrorKind::kNotFound, "f");
+        }
+        entry_ = found->file_offset;
+        PlacementOptions options;
+        options.jump = true;
+        return place_probe(*file, entry_, options);
+    }
+    void expect(const std::string& text, uint64_t distance, const std::string& instruction) {
+        SCOPED_TRACE(text);
+        const auto site = try_place(text);
+        ASSERT_TRUE(site) << site.error().message;
+        EXPECT_EQ(site->file_offset - entry_, distance) << site->reason;
+        EXPECT_EQ(site->kind, SiteKind::kJump);
+        EXPECT_THAT(site->instruction, HasSubstr(instruction));
+    }
+    void expect_refused(const std::string& text, const std::string& reason) {
+        SCOPED_TRACE(text);
+        const auto site = try_place(text);
+        ASSERT_FALSE(site) << site->reason;
+        EXPECT_THAT(site.error().message, HasSubstr(reason));
+    }
+
+    Workshop shop_;
+    uint64_t entry_ = 0;
+};
+
+TEST_F(JumpSiteTest, BehindTheFirstInstruction) {
+    expect("f: push %rbp; mov %rsp,%rbp; push %rbx; push %r12; ret; .size f,.-f", 1, "mov");
+    expect("f: endbr64; push %rbp; mov %rsp,%rbp; push %rbx; push %r12; ret; .size f,.-f", 5, "mov");
 }
 
-TEST(JumpRange, EndsBeforeWhatMayNotMove) {
-    EXPECT_FALSE(movable_range(Bytes{0x48, 0x89, 0xe5, 0xe8, 0, 0, 0, 0}));       // call
-    EXPECT_FALSE(movable_range(Bytes{0x48, 0x89, 0xe5, 0x74, 0x10, 0x90, 0x90})); // je
-    EXPECT_FALSE(movable_range(Bytes{0x0f, 0x05, 0x48, 0x89, 0xe5, 0x90}));       // syscall
-    EXPECT_FALSE(movable_range(Bytes{0x48, 0x89, 0xe5, 0xc3, 0x90, 0x90}));       // ret
-    EXPECT_FALSE(movable_range(Bytes{0x0f, 0x31, 0x48, 0x89, 0xe5, 0x90}));       // rdtsc
-    EXPECT_FALSE(movable_range(Bytes{0xf3, 0xa4, 0x48, 0x89, 0xe5, 0x90}));       // rep movsb
-    EXPECT_FALSE(movable_range(Bytes{0x8e, 0xd8, 0x48, 0x89, 0xe5, 0x90}));       // mov %eax,%ds
-    // mov %rax,%fs:0x10: may begin a restartable sequence
-    EXPECT_FALSE(movable_range(Bytes{0x64, 0x48, 0x89, 0x04, 0x25, 0x10, 0, 0, 0}));
-    EXPECT_FALSE(movable_range(Bytes{0x48, 0x89, 0xe5}));
-    EXPECT_FALSE(movable_range(Bytes{}));
+TEST_F(JumpSiteTest, WithBranchesInIt) {
+    expect("f: push %rbx; test %edi,%edi; je 1f; mov %edi,%eax; pop %rbx; ret\n"
+           "1: pop %rbx; ret; .size f,.-f",
+           1, "test");
+    expect("f: push %rbx; cmp %edi,%esi; jne f; pop %rbx; ret; .p2align 4; .size f,.-f", 1, "cmp");
 }
 
-TEST(JumpRange, AddressesRelativeToItselfStayTheSame) {
-    // mov 0x100(%rip),%rax
-    const Bytes code{0x48, 0x8b, 0x05, 0x00, 0x01, 0x00, 0x00};
-    const auto moved = moved_range(code, 0x10000, 0x20000);
-    ASSERT_TRUE(moved);
-    int32_t displacement = 0;
-    std::memcpy(&displacement, moved->data() + 3, 4);
-    EXPECT_EQ(displacement, 0x100 - 0x10000);
-    EXPECT_FALSE(moved_range(code, 0x10000, uint64_t{1} << 33));
-    // With a constant behind the address: cmpl $1,0x10(%rip)
-    const auto compared = moved_range(Bytes{0x83, 0x3d, 0x10, 0, 0, 0, 0x01}, 0x10000, 0x10008);
-    ASSERT_TRUE(compared);
-    EXPECT_EQ(*compared, (Bytes{0x83, 0x3d, 0x08, 0, 0, 0, 0x01}));
+TEST_F(JumpSiteTest, WithPaddingBehindAReturn) {
+    expect("f: push %rbx; pop %rbx; ret; .size f,.-f; .p2align 4", 1, "pop");
+    expect_refused("f: push %rbx; pop %rbx; ret; .size f,.-f\n g: push %rbp; ret", "no five bytes");
+    expect_refused(".p2align 4; nop; nop; f: push %rbx; pop %rbx; ret; .size f,.-f\n"
+                   " .p2align 3; .type g,@function\n g: push %rbp; ret",
+                   "no five bytes");
 }
 
-TEST(JumpRange, OthersAreMovedAsTheyAre) {
-    const Bytes code{0x48, 0x89, 0xe5, 0x41, 0x54};
-    EXPECT_EQ(moved_range(code, 0x1000, 0x7fff00001000), code);
+TEST_F(JumpSiteTest, CallsAndJumpsThatAreRedirected) {
+    // In place of the first instruction as well: its first byte stays.
+    expect("f: jmp g; .size f,.-f; .p2align 4; .skip 256\n g: ret", 0, "jmp");
+    expect("f: endbr64; jmp g; .size f,.-f; .p2align 4; .skip 256\n g: ret", 4, "jmp");
+    expect("f: push %rbx; call g; pop %rbx; ret; .size f,.-f; .skip 256\n g: ret", 1, "call");
+}
+
+TEST_F(JumpSiteTest, NothingLeadsBehindItsBeginning) {
+    expect_refused("f: push %rbp\n1: mov %rsp,%rbp; push %rbx; push %r12; dec %edi; jne 1b; ret\n"
+                   " .size f,.-f",
+                   "something may jump past");
+    expect_refused("f: push %rbx; mov %edi,%eax\n1: dec %eax; jne 1b; pop %rbx; ret; .size f,.-f",
+                   "something may jump past"); // a branch of the range itself
+    expect_refused("f: push %rbx; jmp g; .size f,.-f; .skip 256\n g: ret\n"
+                   " .globl h; .type h,@function\n h: jmp f+3; .size h,.-h",
+                   "something may jump past"); // into a redirected one
+}
+
+TEST_F(JumpSiteTest, ApartFromProbesOfTheBpfEngine) {
+    // The kernel emulates je, and steps over test.
+    expect_refused("f: test %rdi,%rdi; je 1f; mov %edi,%eax; ret\n1: ret; .p2align 4; .size f,.-f",
+                   "a probe of the BPF engine");
+}
+
+TEST_F(JumpSiteTest, WhatCallsTheKernelStays) {
+    expect_refused("f: mov $39,%eax; syscall; mov %rax,%rdi; ret; .size f,.-f", "no five bytes");
+}
+
+// Of every function that was entered its site was passed exactly as often, and within the range
+// that a jump takes the place of nothing was executed that does not come from its beginning.
+void compare_with_execution(const std::vector<std::string>& arguments) {
+    SCOPED_TRACE(arguments[0]);
+    const Executed executed = execute_by_steps(arguments);
+    size_t functions = 0, calls = 0;
+    std::set<std::string> done;
+    PlacementOptions options;
+    options.jump = true;
+    for (const process::Mapping& mapping : executed.mappings) {
+        if (!mapping.executable || !done.insert(mapping.path).second) continue;
+        const auto file = Workshop::try_open(mapping.path);
+        if (!file) continue; // of the kernel
+        std::vector<uint64_t> entries;
+        for (const Function& function : (*file)->functions())
+            if (function.file_offset >= mapping.file_offset &&
+                function.file_offset - mapping.file_offset < mapping.end - mapping.start)
+                entries.push_back(function.file_offset);
+        const auto sites = place_probes(**file, entries, options);
+        for (size_t i = 0; i < sites.size(); ++i) {
+            if (!sites[i]) continue;
+            const uint64_t site = mapping.start + sites[i]->file_offset - mapping.file_offset;
+            const uint64_t entered =
+                executed.times(mapping.start + entries[i] - mapping.file_offset);
+            const auto range =
+                movable_range((*file)->code_at(sites[i]->file_offset, kRangeSight), site);
+            ASSERT_TRUE(range);
+            uint64_t before = executed.times(site);
+            EXPECT_EQ(entered, before) << mapping.path << std::hex << " " << entries[i];
+            size_t next = 0;
+            for (uint64_t at = 0; at < range->length; ++at) {
+                const uint64_t now = executed.times(site + at);
+                const bool is_place = next < range->places.size() && range->places[next] == at;
+                next += is_place;
+                EXPECT_LE(now, is_place ? before : 0)
+                    << mapping.path << std::hex << " " << sites[i]->file_offset + at;
+                if (is_place) before = now;
+            }
+            functions += entered > 0;
+            calls += entered;
+        }
+    }
+    EXPECT_GT(functions, 20u);
+    std::printf("%s: %zu instructions stepped, %zu calls of %zu functions with a site\n",
+                arguments[0].c_str(), static_cast<size_t>(executed.steps), calls, functions);
+}
+
+TEST(JumpSiteReal, AgreesWithExecution) {
+    compare_with_execution({"/bin/true"});
+    compare_with_execution({"/bin/sh", "-c", "for i in 1 2 3; do echo $((i * i)); done"});
 }
 
 } // namespace

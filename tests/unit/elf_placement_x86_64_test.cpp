@@ -3,9 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/ptrace.h>
-#include <sys/user.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -20,6 +17,7 @@
 #include "../cpu_time.h"
 #include "elf/image.h"
 #include "elf_workshop.h"
+#include "executed.h"
 #include "process/maps.h"
 
 namespace speedbump::elf {
@@ -582,44 +580,13 @@ TEST(PlacementReal, EverySiteIsOfAKnownForm) {
     EXPECT_GT(sites.size(), 1000u);
 }
 
-// Runs a program instruction by instruction: every function that was entered must have passed its
-// site exactly as often.
+// Every function that was entered must have passed its site exactly as often.
 void compare_with_execution(const std::vector<std::string>& arguments) {
     SCOPED_TRACE(arguments[0]);
-    std::fflush(stdout);
-    pid_t child = ::fork();
-    if (child == 0) {
-        std::vector<char*> raw;
-        for (const std::string& one : arguments) raw.push_back(const_cast<char*>(one.c_str()));
-        raw.push_back(nullptr);
-        if (std::freopen("/dev/null", "w", stdout) == nullptr) ::_exit(1);
-        ::setenv("LC_ALL", "C", 1);
-        ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
-        ::execv(raw[0], raw.data());
-        ::_exit(127);
-    }
-    int status = 0;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFSTOPPED(status)) << "not started";
-    std::unordered_map<uint64_t, uint64_t> counts;
-    uint64_t steps = 0;
-    std::vector<process::Mapping> mappings;
-    while (WIFSTOPPED(status)) {
-        unsigned long ip = static_cast<unsigned long>(
-            ::ptrace(PTRACE_PEEKUSER, child, offsetof(user_regs_struct, rip), nullptr));
-        ++counts[ip];
-        // Libraries come and stay; the last full look has them all.
-        if (++steps % 20000 == 0)
-            if (auto now = process::read_maps(child); now && now->size() >= mappings.size())
-                mappings = std::move(*now);
-        int signal = WSTOPSIG(status) == SIGTRAP ? 0 : WSTOPSIG(status);
-        if (::ptrace(PTRACE_SINGLESTEP, child, nullptr, signal) != 0) break;
-        if (::waitpid(child, &status, 0) != child) break;
-    }
-    ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+    const Executed executed = execute_by_steps(arguments);
     size_t functions = 0, calls = 0;
     std::set<std::string> done;
-    for (const process::Mapping& mapping : mappings) {
+    for (const process::Mapping& mapping : executed.mappings) {
         if (!mapping.executable || !done.insert(mapping.path).second) continue;
         auto file = Workshop::try_open(mapping.path);
         ASSERT_TRUE(file) << file.error().message;
@@ -629,10 +596,9 @@ void compare_with_execution(const std::vector<std::string>& arguments) {
             if (offset == placed.entries[i] || offset < mapping.file_offset ||
                 offset - mapping.file_offset >= mapping.end - mapping.start)
                 continue;
-            auto entered = counts.find(mapping.start + placed.entries[i] - mapping.file_offset);
-            auto passed = counts.find(mapping.start + offset - mapping.file_offset);
-            uint64_t entries = entered == counts.end() ? 0 : entered->second;
-            uint64_t passes = passed == counts.end() ? 0 : passed->second;
+            uint64_t entries =
+                executed.times(mapping.start + placed.entries[i] - mapping.file_offset);
+            uint64_t passes = executed.times(mapping.start + offset - mapping.file_offset);
             EXPECT_EQ(entries, passes) << mapping.path << std::hex << " " << placed.entries[i];
             functions += entries > 0;
             calls += entries;
@@ -640,7 +606,7 @@ void compare_with_execution(const std::vector<std::string>& arguments) {
     }
     EXPECT_GT(functions, 20u);
     std::printf("%s: %zu instructions stepped, %zu calls of %zu functions with a moved probe\n",
-                arguments[0].c_str(), static_cast<size_t>(steps), calls, functions);
+                arguments[0].c_str(), static_cast<size_t>(executed.steps), calls, functions);
 }
 
 TEST(PlacementReal, AgreesWithExecution) {

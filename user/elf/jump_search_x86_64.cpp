@@ -106,8 +106,10 @@ class JumpSearch {
             if (target - one.entry > kLongestStretch) break;
             if (target == one.entry) continue;
             // The stretch's own bytes are executed as they were decoded, unless something jumps in
-            // between; and that is found by itself. So of them only the branch at the end counts.
-            if (from >= one.entry && from < one.end && from != one.last_branch) continue;
+            // between; and that is found by itself. So of them only the branches count.
+            if (from >= one.entry && from < one.end &&
+                !std::binary_search(one.branches.begin(), one.branches.end(), from))
+                continue;
             if (target < one.first_target) {
                 one.first_target = target;
                 one.obstacle = obstacle;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "elf/symbols.h"
 
@@ -10,13 +11,14 @@ namespace speedbump::elf {
 
 constexpr uint64_t kLongestStretch = 207; // bytes that are watched
 
-// Straight-line code from a function's entry on. Addresses are those of the file.
+// Code that is executed one instruction after the other from a function's entry on, but for what
+// leaves it at its branches. Addresses are those of the file.
 struct Stretch {
     uint64_t entry = 0;
     uint64_t end = 0;         // after the last instruction
     uint64_t watched_end = 0; // up to here it matters whether something jumps in
-    uint64_t last_branch = 0; // address of the branch that ends it, or 0
     uint64_t function_end = 0;
+    std::vector<uint64_t> branches; // addresses of its own, ascending
     // The answer: the first place after the entry that something may jump to, and what.
     uint64_t first_target = UINT64_MAX;
     const char* obstacle = nullptr;

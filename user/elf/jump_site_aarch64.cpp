@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "elf/jump_site.h"
+#include "elf/moved_code.h"
 
 namespace speedbump::elf {
 
@@ -10,12 +11,15 @@ std::vector<Result<ProbeSite>> place_jumps(const ElfFile&, std::span<const uint6
         make_error(ErrorKind::kUnsupported, "jumps are not put into functions on aarch64 yet"));
 }
 
-std::optional<Range> movable_range(std::basic_string_view<unsigned char>) {
+uint8_t straight_on(std::basic_string_view<unsigned char>) {
+    return 0;
+}
+
+std::optional<Range> movable_range(std::basic_string_view<unsigned char>, uint64_t) {
     return std::nullopt;
 }
 
-std::optional<std::basic_string<unsigned char>> moved_range(std::basic_string_view<unsigned char>,
-                                                            uint64_t, uint64_t) {
+std::optional<MovedRange> move_range(std::basic_string_view<unsigned char>, uint64_t, uint64_t) {
     return std::nullopt;
 }
 

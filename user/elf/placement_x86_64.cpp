@@ -177,7 +177,7 @@ class Placement {
             if (at > 0 && verdict.allowed && (!first.allowed || verdict.kind < first.kind))
                 run.sites.push_back({address, instruction.length, verdict.kind});
             const bool passes = passes_through(instruction, operands);
-            if (!passes) stretch.last_branch = address;
+            if (!passes) stretch.branches.push_back(address);
             at += instruction.length;
             // Behind the entry nothing is cheaper than the first that is emulated.
             const bool is_best = !run.sites.empty() && run.sites.back().kind <= SiteKind::kEmulated;

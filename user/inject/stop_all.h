@@ -13,17 +13,18 @@
 namespace speedbump::inject {
 
 inline constexpr size_t kChangedBytes = 5;
+inline constexpr size_t kLongestChanged = 19; // with the instruction that they end in
 
 // Code of a process that becomes other code while all its threads stand still.
 struct CodeChange {
     uint64_t address = 0;
     std::array<unsigned char, kChangedBytes> before{};
     std::array<unsigned char, kChangedBytes> after{};
-    // Threads that stand behind the beginning of the range are moved first: to the same place of a
-    // copy that does the same and then goes on behind the range. 0: none can stand there.
-    uint64_t copy = 0;
-    uint32_t length = 0; // of the range
-    uint32_t places = 0; // of its instructions, a bit for each offset
+    // The instructions that give way. Threads that stand behind the beginning of the first are moved
+    // first: to the same place of a copy, `moved`, that does the same and then goes on behind them.
+    // 0: none can stand there.
+    uint32_t length = 0;
+    std::array<uint64_t, kLongestChanged> moved{}; // by distance from the address
     // The answer.
     enum class Outcome { kNotTried, kDone, kOtherCode, kRefused } outcome = Outcome::kNotTried;
     int error_number = 0; // of kRefused

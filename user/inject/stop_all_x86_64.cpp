@@ -228,7 +228,7 @@ class Mover {
     Mover(pid_t pid, std::span<const CodeChange> changes, int memory_file)
         : stacks_(pid), memory_file_(memory_file) {
         for (const CodeChange& change : changes)
-            if (change.copy != 0) by_address_[change.address] = &change;
+            if (change.length != 0) by_address_[change.address] = &change;
     }
 
     // False: one can't be moved.
@@ -256,8 +256,8 @@ class Mover {
         if (next == by_address_.begin()) return {};
         const CodeChange& change = *std::prev(next)->second;
         const uint64_t offset = counter - change.address; // not 0
-        if (offset >= change.length) return {};
-        return {true, (change.places >> offset & 1) != 0 ? change.copy + offset : 0};
+        if (offset >= std::min<size_t>(change.length, kLongestChanged)) return {};
+        return {true, change.moved[offset]};
     }
 
     bool move_frames(uint64_t start, const std::vector<uint64_t>& words) const {

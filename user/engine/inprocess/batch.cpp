@@ -12,7 +12,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "elf/jump_site.h"
+#include "elf/moved_code.h"
 #include "engine/inprocess/region.h"
 #include "engine/shared_memory.h"
 #include "inject/mapper.h"
@@ -87,18 +87,18 @@ Result<Site> find_site(pid_t pid, int file, const std::vector<Span>& code, const
     site.probe = probe;
     site.address = place->start + (offset - place->offset);
     unsigned char there[elf::kLongestRange] = {};
-    unsigned char expected[elf::kLongestRange] = {};
+    unsigned char expected[elf::kRangeSight] = {};
     const size_t size = process::RemoteMemory(pid).read_some(site.address, there, sizeof there);
     const ssize_t read = pread(file, expected, sizeof expected, static_cast<off_t>(offset));
-    const auto range =
-        elf::movable_range(Bytes(expected, static_cast<size_t>(std::max<ssize_t>(read, 0))));
+    const Bytes known(expected, static_cast<size_t>(std::max<ssize_t>(read, 0)));
+    const auto range = elf::movable_range(known, site.address);
     if (!range) return make_error(ErrorKind::kUnsupported, "its instructions can't be moved");
     if (size < range->length || Bytes(there, range->length) != Bytes(expected, range->length))
         return make_error(ErrorKind::kUnsupported,
                           "its code is not what the file has: somebody else's breakpoint or hook "
                           "is there");
-    site.range.assign(expected, range->length);
-    for (const uint8_t begin : range->places) site.places |= 1u << begin;
+    site.code = known;
+    site.range = *range;
     return site;
 }
 
@@ -135,7 +135,7 @@ Result<std::shared_ptr<Batch>> Batch::prepare(pid_t pid, std::vector<Site> sites
     std::vector<Site> reachable;
     for (Site& site : batch->sites_) {
         auto made = make_trampoline(batch->layout_, reachable.size(), site.probe.target,
-                                    site.address, site.range);
+                                    site.address, site.code);
         if (!made) {
             refused.push_back({site.probe, EOPNOTSUPP, made.error().message});
             continue;
@@ -222,7 +222,7 @@ std::vector<Entry> Batch::entries() const {
     std::vector<Entry> all;
     for (const Site& site : sites_) {
         Entry entry{layout_.code, identity_, site.address, {}, site.trampoline.jump};
-        std::copy_n(site.range.begin(), entry.before.size(), entry.before.begin());
+        std::copy_n(site.code.begin(), entry.before.size(), entry.before.begin());
         all.push_back(entry);
     }
     return all;
@@ -234,13 +234,15 @@ Result<void> Batch::put_in(Ledger& ledger, std::vector<RefusedProbe>& refused) {
     if (!first) return std::move(first).error();
     listed_ = *first;
     std::vector<inject::CodeChange> changes;
-    for (size_t i = 0; i < sites_.size(); ++i)
-        changes.push_back({.address = sites_[i].address,
-                           .before = listed[i].before,
-                           .after = listed[i].jump,
-                           .copy = sites_[i].trampoline.copy,
-                           .length = static_cast<uint32_t>(sites_[i].range.size()),
-                           .places = sites_[i].places});
+    for (size_t i = 0; i < sites_.size(); ++i) {
+        const Site& site = sites_[i];
+        inject::CodeChange change{
+            .address = site.address, .before = listed[i].before, .after = listed[i].jump};
+        change.length = site.range.length;
+        for (size_t k = 0; k < site.range.places.size(); ++k)
+            change.moved[site.range.places[k]] = site.trampoline.copy + site.trampoline.places[k];
+        changes.push_back(change);
+    }
     auto changed = inject::change_code(pid_, {layout_.code, identity_}, changes, nullptr,
                                        Clock::now() + kChangeTimeout);
     if (!changed) return changed;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "elf/moved_code.h"
 #include "engine/engine.h"
 #include "engine/inprocess/ledger.h"
 #include "engine/inprocess/table.h"
@@ -23,8 +24,8 @@ namespace speedbump::engine::inprocess {
 struct Site {
     Probe probe;
     uint64_t address = 0;
-    std::basic_string<unsigned char> range; // the instructions that a jump takes the place of
-    uint32_t places = 0;                    // where in it they begin, a bit for each offset
+    std::basic_string<unsigned char> code; // of the file, from the site on
+    elf::Range range;                      // the instructions that a jump takes the place of
     Trampoline trampoline;
 };
 

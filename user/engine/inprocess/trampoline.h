@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/inprocess/hook.h"
 #include "util/result.h"
@@ -37,7 +38,8 @@ std::string region_head(const Identity& identity);
 struct Trampoline {
     std::string bytes; // to lie at Layout::trampoline()
     uint64_t copy = 0; // the address of the instructions that were replaced, in there
-    std::array<unsigned char, 5> jump{}; // to lie at the site
+    std::vector<uint8_t> places;         // where in that they begin
+    std::array<unsigned char, 5> jump{}; // to lie at the site; or a call, where one stands there
 };
 // `range`: the instructions at `site`, an address in the process, that the jump takes the place of.
 // kUnsupported: something is out of reach.

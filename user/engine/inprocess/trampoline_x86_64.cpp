@@ -4,13 +4,14 @@
 #include <cstring>
 #include <initializer_list>
 
-#include "elf/jump_site.h"
+#include "elf/moved_code.h"
 #include "sb_common.h"
 
 namespace speedbump::engine::inprocess {
 namespace {
 
 constexpr uint64_t kPage = 4096;
+constexpr unsigned kCall = 0xe8, kJump = 0xe9;
 constexpr size_t kHookOffset = 64; // after the identity
 constexpr size_t kSitesOffset = 2048;
 // Of one: the trampoline, and behind it its HookSite.
@@ -129,16 +130,15 @@ Result<Trampoline> make_trampoline(const Layout& layout, size_t number, uint32_t
               layout.code + kHookOffset + hook_code().entry);
     Trampoline made;
     made.copy = code.here();
-    const auto moved = elf::moved_range(range, site, made.copy);
+    const auto moved = elf::move_range(range, site, made.copy);
     if (!moved)
         return make_error(ErrorKind::kUnsupported,
                           "what it refers to is too far from memory that "
                           "is free");
-    code.text({reinterpret_cast<const char*>(moved->data()), moved->size()});
-    code.bytes({0xe9}); // jmp
-    code.distance_to(site + range.size());
+    code.text({reinterpret_cast<const char*>(moved->bytes.data()), moved->bytes.size()});
+    made.places = moved->places;
     Emitter jump(site);
-    jump.bytes({0xe9});
+    jump.bytes({range[0] == kCall ? kCall : kJump});
     jump.distance_to(address);
     if (!code.is_in_reach() || !jump.is_in_reach())
         return make_error(ErrorKind::kUnsupported, "there is no free memory within reach of it");
