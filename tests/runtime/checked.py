@@ -67,10 +67,11 @@ def undisturbed(program: Program) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def all_probed(files: Iterable[str], pid: int) -> Iterator[Callable[[], bool]]:
+def all_probed(files: Iterable[str], pid: int, *options: str) -> Iterator[Callable[[], bool]]:
     """Every function of these files that can be probed is, with a delay of 0; some must be called.
     Yields what tells whether they have been."""
-    with Session("".join(f"+{file}:* delay=0ns\n" for file in files), "-q", pid=pid) as session:
+    targets = "".join(f"+{file}:* delay=0ns\n" for file in files)
+    with Session(targets, "-q", *options, pid=pid) as session:
         yield lambda: _counted(session.documents[-1]) > LEAST
         final = session.stop()
     counted = _counted(final)
@@ -82,12 +83,12 @@ def _counted(document: dict) -> int:
     return sum(one["calls"] for one in document["targets"])
 
 
-def compare(program: Program) -> None:
+def compare(program: Program, *options: str) -> None:
     """What a program says and how it ends, with all functions of its libraries probed and without."""
     reference, status = undisturbed(program)
     target = Conversation(program)
     assert target.ask() == reference, "its answers differ from run to run"
-    with all_probed(program.files, target.pid) as has_called:
+    with all_probed(program.files, target.pid, *options) as has_called:
         for _ in range(program.rounds):
             assert target.ask() == reference
         # It takes the session up to some seconds to see that nobody else maps them; until then processes

@@ -157,10 +157,10 @@ def test_cpython() -> None:
 
 def test_redis() -> None:
     """Its own digest of all its data, after the same commands."""
-    _compare_redis()
+    compare_redis()
 
 
-def _compare_redis() -> None:
+def compare_redis(*options: str) -> None:
     def answers(service) -> str:
         def tell(*command: str) -> str:
             done = subprocess.run([need("redis-cli"), "-p", str(service.port), *command],
@@ -182,7 +182,7 @@ def _compare_redis() -> None:
     with services.redis("--enable-debug-command", "local") as plain:
         reference = answers(plain)
     with services.redis("--enable-debug-command", "local") as service:
-        with all_probed((*C_LIBRARIES, "exe"), service.pid):
+        with all_probed((*C_LIBRARIES, "exe"), service.pid, *options):
             for _ in range(3):
                 assert answers(service) == reference
         assert answers(service) == reference
@@ -201,7 +201,7 @@ def test_twenty_runs_of_each() -> None:
             compare(program)
     for run in range(RUNS):
         print(f"redis {run + 1}", flush=True)
-        _compare_redis()
+        compare_redis()
 
 
 if __name__ == "__main__":
