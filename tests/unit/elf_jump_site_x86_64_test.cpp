@@ -19,9 +19,10 @@ class JumpSiteTest : public testing::Test {
   protected:
     // Assembles the text into a library; `f` is the function that is asked for.
     Result<ProbeSite> try_place(const std::string& text) {
-        shop_.write("f.s",
-                    "        .text\n        .globl f\n        .hidden f\n        .type f, @function\n" +
-                        text + "\n        .section .note.GNU-stack,\"\",@progbits\n");
+        shop_.write(
+            "f.s",
+            "        .text\n        .globl f\n        .hidden f\n        .type f, @function\n" +
+                text + "\n        .section .note.GNU-stack,\"\",@progbits\n");
         shop_.run("gcc -shared -nostdlib f.s -o f.so");
         const auto file = shop_.open("f.so");
         const Function* found = find_function(*file, "f");
@@ -55,22 +56,25 @@ class JumpSiteTest : public testing::Test {
 
 TEST_F(JumpSiteTest, BehindTheFirstInstruction) {
     expect("f: push %rbp; mov %rsp,%rbp; push %rbx; push %r12; ret; .size f,.-f", 1, "mov");
-    expect("f: endbr64; push %rbp; mov %rsp,%rbp; push %rbx; push %r12; ret; .size f,.-f", 5, "mov");
+    expect("f: endbr64; push %rbp; mov %rsp,%rbp; push %rbx; push %r12; ret; .size f,.-f", 5,
+           "mov");
 }
 
 TEST_F(JumpSiteTest, WithBranchesInIt) {
-    expect("f: push %rbx; test %edi,%edi; je 1f; mov %edi,%eax; pop %rbx; ret\n"
-           "1: pop %rbx; ret; .size f,.-f",
-           1, "test");
+    expect(
+        "f: push %rbx; test %edi,%edi; je 1f; mov %edi,%eax; pop %rbx; ret\n"
+        "1: pop %rbx; ret; .size f,.-f",
+        1, "test");
     expect("f: push %rbx; cmp %edi,%esi; jne f; pop %rbx; ret; .p2align 4; .size f,.-f", 1, "cmp");
 }
 
 TEST_F(JumpSiteTest, WithPaddingBehindAReturn) {
     expect("f: push %rbx; pop %rbx; ret; .size f,.-f; .p2align 4", 1, "pop");
     expect_refused("f: push %rbx; pop %rbx; ret; .size f,.-f\n g: push %rbp; ret", "no five bytes");
-    expect_refused(".p2align 4; nop; nop; f: push %rbx; pop %rbx; ret; .size f,.-f\n"
-                   " .p2align 3; .type g,@function\n g: push %rbp; ret",
-                   "no five bytes");
+    expect_refused(
+        ".p2align 4; nop; nop; f: push %rbx; pop %rbx; ret; .size f,.-f\n"
+        " .p2align 3; .type g,@function\n g: push %rbp; ret",
+        "no five bytes");
 }
 
 TEST_F(JumpSiteTest, CallsAndJumpsThatAreRedirected) {
@@ -81,14 +85,16 @@ TEST_F(JumpSiteTest, CallsAndJumpsThatAreRedirected) {
 }
 
 TEST_F(JumpSiteTest, NothingLeadsBehindItsBeginning) {
-    expect_refused("f: push %rbp\n1: mov %rsp,%rbp; push %rbx; push %r12; dec %edi; jne 1b; ret\n"
-                   " .size f,.-f",
-                   "something may jump past");
+    expect_refused(
+        "f: push %rbp\n1: mov %rsp,%rbp; push %rbx; push %r12; dec %edi; jne 1b; ret\n"
+        " .size f,.-f",
+        "something may jump past");
     expect_refused("f: push %rbx; mov %edi,%eax\n1: dec %eax; jne 1b; pop %rbx; ret; .size f,.-f",
                    "something may jump past"); // a branch of the range itself
-    expect_refused("f: push %rbx; jmp g; .size f,.-f; .skip 256\n g: ret\n"
-                   " .globl h; .type h,@function\n h: jmp f+3; .size h,.-h",
-                   "something may jump past"); // into a redirected one
+    expect_refused(
+        "f: push %rbx; jmp g; .size f,.-f; .skip 256\n g: ret\n"
+        " .globl h; .type h,@function\n h: jmp f+3; .size h,.-h",
+        "something may jump past"); // into a redirected one
 }
 
 TEST_F(JumpSiteTest, ApartFromProbesOfTheBpfEngine) {

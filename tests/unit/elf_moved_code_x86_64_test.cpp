@@ -35,21 +35,21 @@ TEST(MovedCode, TakesWholeInstructions) {
 }
 
 TEST(MovedCode, EndsBeforeWhatMayNotMove) {
-    EXPECT_FALSE(range_of({0x48, 0x89, 0xe5, 0xe8, 0, 0, 0, 0}));             // call
-    EXPECT_FALSE(range_of({0x0f, 0x05, 0x48, 0x89, 0xe5, 0x90}));             // syscall
-    EXPECT_FALSE(range_of({0x0f, 0x31, 0x48, 0x89, 0xe5, 0x90}));             // rdtsc
-    EXPECT_FALSE(range_of({0xf3, 0xa4, 0x48, 0x89, 0xe5, 0x90}));             // rep movsb
-    EXPECT_FALSE(range_of({0x8e, 0xd8, 0x48, 0x89, 0xe5, 0x90}));             // mov %eax,%ds
-    EXPECT_FALSE(range_of({0xe3, 0x10, 0x48, 0x89, 0xe5, 0x90}));             // jrcxz
-    EXPECT_FALSE(range_of({0xe2, 0x10, 0x48, 0x89, 0xe5, 0x90}));             // loop
-    EXPECT_FALSE(range_of({0xff, 0xd0, 0x48, 0x89, 0xe5, 0x90}));             // call *%rax
-    EXPECT_FALSE(range_of({0xff, 0x18, 0x48, 0x89, 0xe5, 0x90}));             // lcall *(%rax)
-    EXPECT_FALSE(range_of({0xff, 0x28, 0x48, 0x89, 0xe5, 0x90}));             // ljmp *(%rax)
-    EXPECT_FALSE(range_of({0x3e, 0x74, 0x10, 0x48, 0x89, 0xe5}));             // je with a hint
-    EXPECT_FALSE(range_of({0x66, 0xe9, 0x10, 0x00, 0x00, 0x00, 0x90}));       // data16 jmp
-    EXPECT_FALSE(range_of({0xc7, 0xf8, 0x10, 0x00, 0x00, 0x00}));             // xbegin
-    EXPECT_FALSE(range_of({0xc2, 0x10, 0x00, 0x48, 0x89, 0xe5}));             // ret $16
-    EXPECT_FALSE(range_of({0x64, 0x48, 0x89, 0x04, 0x25, 0x10, 0, 0, 0}));    // mov %rax,%fs:0x10
+    EXPECT_FALSE(range_of({0x48, 0x89, 0xe5, 0xe8, 0, 0, 0, 0}));          // call
+    EXPECT_FALSE(range_of({0x0f, 0x05, 0x48, 0x89, 0xe5, 0x90}));          // syscall
+    EXPECT_FALSE(range_of({0x0f, 0x31, 0x48, 0x89, 0xe5, 0x90}));          // rdtsc
+    EXPECT_FALSE(range_of({0xf3, 0xa4, 0x48, 0x89, 0xe5, 0x90}));          // rep movsb
+    EXPECT_FALSE(range_of({0x8e, 0xd8, 0x48, 0x89, 0xe5, 0x90}));          // mov %eax,%ds
+    EXPECT_FALSE(range_of({0xe3, 0x10, 0x48, 0x89, 0xe5, 0x90}));          // jrcxz
+    EXPECT_FALSE(range_of({0xe2, 0x10, 0x48, 0x89, 0xe5, 0x90}));          // loop
+    EXPECT_FALSE(range_of({0xff, 0xd0, 0x48, 0x89, 0xe5, 0x90}));          // call *%rax
+    EXPECT_FALSE(range_of({0xff, 0x18, 0x48, 0x89, 0xe5, 0x90}));          // lcall *(%rax)
+    EXPECT_FALSE(range_of({0xff, 0x28, 0x48, 0x89, 0xe5, 0x90}));          // ljmp *(%rax)
+    EXPECT_FALSE(range_of({0x3e, 0x74, 0x10, 0x48, 0x89, 0xe5}));          // je with a hint
+    EXPECT_FALSE(range_of({0x66, 0xe9, 0x10, 0x00, 0x00, 0x00, 0x90}));    // data16 jmp
+    EXPECT_FALSE(range_of({0xc7, 0xf8, 0x10, 0x00, 0x00, 0x00}));          // xbegin
+    EXPECT_FALSE(range_of({0xc2, 0x10, 0x00, 0x48, 0x89, 0xe5}));          // ret $16
+    EXPECT_FALSE(range_of({0x64, 0x48, 0x89, 0x04, 0x25, 0x10, 0, 0, 0})); // mov %rax,%fs:0x10
     EXPECT_FALSE(range_of({0x48, 0x89, 0xe5}));
     EXPECT_FALSE(range_of({}));
 }
@@ -74,7 +74,7 @@ TEST(MovedCode, BehindAnEndThereMustBePadding) {
     EXPECT_TRUE(range_of(end + Bytes{0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0, 0x0f, 0x1f, 0}));
     EXPECT_FALSE(range_of(end + Bytes(4, 0x90) + Bytes(9, 0x50))); // code, or data, behind nops
     EXPECT_FALSE(range_of(end + Bytes(13, 0x00)));
-    EXPECT_FALSE(range_of(end + Bytes(12, 0x90)));             // it is not seen whether all is
+    EXPECT_FALSE(range_of(end + Bytes(12, 0x90)));              // it is not seen whether all is
     EXPECT_FALSE(movable_range(end + Bytes(16, 0x90), 0x100d)); // the next may begin behind it
     EXPECT_FALSE(movable_range(end + Bytes(16, 0x90), 0x100c));
     EXPECT_TRUE(movable_range(end + Bytes(16, 0x90), 0x100b));
@@ -135,8 +135,8 @@ std::set<Case> cases_of(const std::filesystem::path& path) {
             continue;
         }
         const Bytes alone = code.substr(0, range->length);
-        cases.insert({site->file_offset % 16,
-                      movable_range(alone, site->file_offset) ? alone : code});
+        cases.insert(
+            {site->file_offset % 16, movable_range(alone, site->file_offset) ? alone : code});
     }
     return cases;
 }

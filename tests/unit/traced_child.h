@@ -63,8 +63,8 @@ class TracedChild {
         int status = 0;
         if (::ptrace(PTRACE_SETREGS, pid_, nullptr, &registers) != 0 ||
             ::ptrace(PTRACE_SETREGSET, pid_, NT_X86_XSTATE, &area) != 0 ||
-            ::ptrace(request, pid_, nullptr, nullptr) != 0 ||
-            ::waitpid(pid_, &status, 0) != pid_ || !WIFSTOPPED(status)) {
+            ::ptrace(request, pid_, nullptr, nullptr) != 0 || ::waitpid(pid_, &status, 0) != pid_ ||
+            !WIFSTOPPED(status)) {
             ADD_FAILURE() << "the child is lost: " << std::strerror(errno);
             return -1;
         }

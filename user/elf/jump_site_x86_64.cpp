@@ -51,9 +51,8 @@ class JumpPlacement {
         for_uprobes.jump = false;
         const auto uprobes = place_probes(file_, entries, for_uprobes);
         for (size_t i = 0; i < entries.size(); ++i) look_at(entries[i], uprobes[i]);
-        std::sort(runs_.begin(), runs_.end(), [](const Run& a, const Run& b) {
-            return a.entry.address < b.entry.address;
-        });
+        std::sort(runs_.begin(), runs_.end(),
+                  [](const Run& a, const Run& b) { return a.entry.address < b.entry.address; });
         std::vector<Stretch> stretches;
         for (const Run& run : runs_) stretches.push_back(run.stretch);
         if (!stretches.empty()) find_jumps_into(file_, stretches);

@@ -116,12 +116,12 @@ bool is_relative_to_itself(const Instruction& instruction) {
 }
 
 enum class Form {
-    kNone,           // may not be moved
-    kPlain,          // is_movable()
-    kCondition,      // a jump to a place of the file, or not
-    kJump,           // a jump to a place of the file
-    kCall,           // the same of a call
-    kIndirectJump,   // to what a register or memory holds
+    kNone,         // may not be moved
+    kPlain,        // is_movable()
+    kCondition,    // a jump to a place of the file, or not
+    kJump,         // a jump to a place of the file
+    kCall,         // the same of a call
+    kIndirectJump, // to what a register or memory holds
     kReturn,
 };
 
@@ -137,8 +137,8 @@ Form form_of(const Instruction& instruction, Bytes code) {
     if ((length == 1 && code[0] == 0xc3) || (length == 2 && code[0] == 0xf3 && code[1] == 0xc3))
         return Form::kReturn;
     const size_t opcode = (code[0] & 0xf0) == 0x40 ? 1 : 0;
-    const bool is_jump = opcode + 1 < length && code[opcode] == 0xff &&
-                         (code[opcode + 1] & 0x38) == 0x20;
+    const bool is_jump =
+        opcode + 1 < length && code[opcode] == 0xff && (code[opcode + 1] & 0x38) == 0x20;
     return is_jump && has_usual_operands(instruction) ? Form::kIndirectJump : Form::kNone;
 }
 
@@ -151,10 +151,9 @@ size_t end_of_padding(const Decoder& decoder, Bytes code, size_t at, uint64_t ad
     Instruction instruction;
     while ((address + at) % kAlignment != 0) {
         const Bytes rest = code.substr(std::min(at, code.size()));
-        const bool is_padding =
-            decoder.decode(rest, instruction) &&
-            (instruction.decoded.mnemonic == ZYDIS_MNEMONIC_NOP ||
-             instruction.decoded.mnemonic == ZYDIS_MNEMONIC_INT3);
+        const bool is_padding = decoder.decode(rest, instruction) &&
+                                (instruction.decoded.mnemonic == ZYDIS_MNEMONIC_NOP ||
+                                 instruction.decoded.mnemonic == ZYDIS_MNEMONIC_INT3);
         if (!is_padding) return 0;
         at += instruction.decoded.length;
     }

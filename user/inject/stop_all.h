@@ -20,9 +20,9 @@ struct CodeChange {
     uint64_t address = 0;
     std::array<unsigned char, kChangedBytes> before{};
     std::array<unsigned char, kChangedBytes> after{};
-    // The instructions that give way. Threads that stand behind the beginning of the first are moved
-    // first: to the same place of a copy, `moved`, that does the same and then goes on behind them.
-    // 0: none can stand there.
+    // The instructions that give way. Threads that stand behind the beginning of the first are
+    // moved first: to the same place of a copy, `moved`, that does the same and then goes on behind
+    // them. 0: none can stand there.
     uint32_t length = 0;
     std::array<uint64_t, kLongestChanged> moved{}; // by distance from the address
     // The answer.

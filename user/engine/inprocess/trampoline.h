@@ -36,9 +36,9 @@ using Identity = std::array<unsigned char, 16>; // at the beginning of a region
 std::string region_head(const Identity& identity);
 
 struct Trampoline {
-    std::string bytes; // to lie at Layout::trampoline()
-    uint64_t copy = 0; // the address of the instructions that were replaced, in there
-    std::vector<uint8_t> places;         // where in that they begin
+    std::string bytes;           // to lie at Layout::trampoline()
+    uint64_t copy = 0;           // the address of the instructions that were replaced, in there
+    std::vector<uint8_t> places; // where in that they begin
     std::array<unsigned char, 5> jump{}; // to lie at the site; or a call, where one stands there
 };
 // `range`: the instructions at `site`, an address in the process, that the jump takes the place of.
