@@ -119,6 +119,23 @@ def test_a_second_session_finds_the_code_changed() -> None:
     expect_right(target)
 
 
+def test_breakpoints_come_and_go_where_a_jump_is_led_elsewhere() -> None:
+    """At an entry, as others put them: in each order of coming and going."""
+    target = start()
+    target.ask("begin loop")
+    for goes_first in (0, 1):
+        jumps = Session("+exe:hot_thunk delay=0ns", ENGINE, pid=target.pid)
+        probes = Session("+exe:hot_thunk delay=0ns", "--engine=bpf", "--entry-only", pid=target.pid)
+        expect_work_goes_on(target)
+        both = [jumps, probes]
+        assert calls(both.pop(goes_first).stop(), "hot_thunk") > 0
+        expect_work_goes_on(target)
+        both[0].stop()
+        expect_restored(target.pid)
+        assert leftover_mappings(target.pid) == 0
+        expect_work_goes_on(target)
+
+
 def test_delays_end_with_the_loader_and_the_code_is_restored() -> None:
     target = start()
     target.ask("begin loop")

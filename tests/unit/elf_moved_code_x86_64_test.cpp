@@ -73,6 +73,9 @@ TEST(MovedCode, BehindAnEndThereMustBePadding) {
     // nopw %cs:0(%rax,%rax,1); nopl (%rax)
     EXPECT_TRUE(range_of(end + Bytes{0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0, 0x0f, 0x1f, 0}));
     EXPECT_FALSE(range_of(end + Bytes(4, 0x90) + Bytes(9, 0x50))); // code, or data, behind nops
+    // Ten bytes each, across the multiple of 16.
+    const Bytes wide{0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0};
+    EXPECT_TRUE(range_of(end + wide + wide));
     EXPECT_FALSE(range_of(end + Bytes(13, 0x00)));
     EXPECT_FALSE(range_of(end + Bytes(12, 0x90)));              // it is not seen whether all is
     EXPECT_FALSE(movable_range(end + Bytes(16, 0x90), 0x100d)); // the next may begin behind it

@@ -149,7 +149,8 @@ bool goes_on(Form form) {
 // Up to where nops and breakpoints fill the space behind code, if they fill it.
 size_t end_of_padding(const Decoder& decoder, Bytes code, size_t at, uint64_t address) {
     Instruction instruction;
-    while ((address + at) % kAlignment != 0) {
+    const size_t least = at + (kAlignment - (address + at) % kAlignment) % kAlignment;
+    while (at < least) {
         const Bytes rest = code.substr(std::min(at, code.size()));
         const bool is_padding = decoder.decode(rest, instruction) &&
                                 (instruction.decoded.mnemonic == ZYDIS_MNEMONIC_NOP ||

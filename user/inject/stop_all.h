@@ -15,7 +15,8 @@ namespace speedbump::inject {
 inline constexpr size_t kChangedBytes = 5;
 inline constexpr size_t kLongestChanged = 19; // with the instruction that they end in
 
-// Code of a process that becomes other code while all its threads stand still.
+// Code of a process that becomes other code while all its threads stand still. A first byte that is
+// the same before and after is neither looked at nor written: a breakpoint may have come there.
 struct CodeChange {
     uint64_t address = 0;
     std::array<unsigned char, kChangedBytes> before{};

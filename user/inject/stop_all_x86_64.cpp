@@ -18,6 +18,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -285,16 +286,23 @@ bool is_quiet(const Stacks& stacks, const Quiet& range, const HeldThread& thread
            });
 }
 
+std::string_view text_of(const std::array<unsigned char, kChangedBytes>& bytes) {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 void make_change(int memory_file, CodeChange& change) {
-    std::array<unsigned char, kChangedBytes> there{};
-    const auto at = static_cast<off_t>(change.address);
-    const auto size = static_cast<ssize_t>(there.size());
-    if (pread(memory_file, there.data(), there.size(), at) != size || there != change.before) {
-        change.outcome = there == change.after ? Outcome::kDone : Outcome::kOtherCode;
+    const size_t same = change.before[0] == change.after[0] ? 1 : 0;
+    const std::string_view before = text_of(change.before).substr(same);
+    const std::string_view after = text_of(change.after).substr(same);
+    const auto at = static_cast<off_t>(change.address + same);
+    const auto size = static_cast<ssize_t>(after.size());
+    std::string there(after.size(), '\0');
+    if (pread(memory_file, there.data(), there.size(), at) != size || there != before) {
+        change.outcome = there == after ? Outcome::kDone : Outcome::kOtherCode;
         return;
     }
-    if (pwrite(memory_file, change.after.data(), change.after.size(), at) == size &&
-        pread(memory_file, there.data(), there.size(), at) == size && there == change.after) {
+    if (pwrite(memory_file, after.data(), after.size(), at) == size &&
+        pread(memory_file, there.data(), there.size(), at) == size && there == after) {
         change.outcome = Outcome::kDone;
         return;
     }
