@@ -84,7 +84,7 @@ TEST(MovedCode, BehindAnEndThereMustBePadding) {
 }
 
 TEST(MovedCode, CallsAndJumpsOfAJumpsLengthAreRedirected) {
-    for (const unsigned char opcode : {0xe8, 0xe9}) {
+    for (const unsigned char opcode : Bytes{0xe8, 0xe9}) {
         const auto range = range_of({opcode, 0x10, 0, 0, 0});
         ASSERT_TRUE(range);
         EXPECT_TRUE(range->is_redirected);
