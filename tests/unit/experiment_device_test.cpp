@@ -321,6 +321,18 @@ TEST(DeviceVerdict, OfADocumentAndItsJson) {
     EXPECT_FALSE(from_json(broken.dump(), "it"));
 }
 
+TEST(DeviceVerdict, TimeInWhichNoUnitEndsIsOfTheUnits) {
+    Document slow = with_device(0.5, 0.2, 0.5);
+    slow.blocks[0].slices[0].progress[0] = 0;
+    slow.blocks[0].slices[1].progress[0] = 0;
+    const DeviceResult result = examine_devices(slow).at(0);
+    EXPECT_EQ(result.slices, 4u);
+    EXPECT_NEAR(result.unit, 2e6, 1);
+    EXPECT_NEAR(result.wait, 1e6, 1);
+    for (Slice& slice : slow.blocks[0].slices) slice.progress[0] = 0;
+    EXPECT_EQ(examine_devices(slow).at(0).unit, 0); // not known
+}
+
 TEST(DeviceVerdict, SaysWhatCouldNotBeSeen) {
     const auto of = [](const Document& document) { return examine_devices(document).at(0); };
     EXPECT_EQ(of(with_device(0.9, 0.02, 0.95)).verdict, DeviceVerdict::kDeviceBound);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "experiment/device_point.h"
 
+#include <deque>
 #include <set>
 
 #include "experiment/device_queue.h"
@@ -41,9 +42,13 @@ class Device : public ProgressPoint {
   private:
     void catch_up(const std::vector<session::ProcessInfo>& processes) {
         const uint64_t lost = programs_->lost_device_events();
-        const std::vector<sb_device_event> events = programs_->take_device_events(index_);
-        for (const sb_device_event& event : events) queues_.take(event);
+        // This thread may lose its CPU anywhere here; what happens meanwhile is of the next
+        // reading.
         const uint64_t now = monotonic_ns();
+        for (const sb_device_event& event : programs_->take_device_events(index_))
+            events_.push_back(event);
+        for (; !events_.empty() && events_.front().at_ns <= now; events_.pop_front())
+            queues_.take(events_.front());
         // Where in between they were lost is not known.
         if (lost != std::exchange(lost_, lost)) queues_.forget_all(now);
         std::set<uint32_t> alive;
@@ -55,9 +60,10 @@ class Device : public ProgressPoint {
 
     std::shared_ptr<Programs> programs_;
     uint32_t index_;
-    ProgressProbes probes_; // after the programs, so that they go first
+    ProgressProbes probes_;              // after the programs, so that they go first
+    std::deque<sb_device_event> events_; // later than the last reading
     DeviceQueues queues_;
-    DeviceReading totals_;
+    DeviceReading totals_; // at the last reading
     uint64_t lost_ = 0;
 };
 

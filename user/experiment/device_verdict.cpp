@@ -80,8 +80,7 @@ Slices slices_of(const Document& document, size_t progress) {
         for (const Slice& slice : block.slices) {
             const bool undelayed =
                 slice.arm.kind == ArmKind::kProbe || slice.arm.kind == ArmKind::kSham;
-            if (undelayed && slice.progress[0] > 0 && progress < slice.device.size() &&
-                slice.device[progress])
+            if (undelayed && progress < slice.device.size() && slice.device[progress])
                 add(slices, slice, *slice.device[progress]);
         }
     return slices;
@@ -134,7 +133,7 @@ DeviceResult examine_device(const Document& document, size_t progress) {
     const Slices slices = slices_of(document, progress);
     result.slices = slices.count;
     result.most_queued = slices.sum.most_queued;
-    if (slices.count > 0) {
+    if (slices.units > 0) {
         const double units = slices.units;
         result.unit = slices.time / units;
         result.launches = static_cast<double>(slices.sum.launches) / units;

@@ -43,7 +43,7 @@ std::string device_text(const experiment::Document& document, const DeviceResult
                         const Style& style) {
     const std::string name = printable(document.progress[result.progress]);
     std::string text = paint(style, Tone::kBold, name) + ": " + conclusion_of(result) + "\n";
-    if (result.slices > 0) {
+    if (result.unit > 0) {
         text += fmt::format("  the host waits for the device {} of the time: {} of {} per unit",
                             show_share(result.waiting), show_ns(result.wait + result.held),
                             show_ns(result.unit));
