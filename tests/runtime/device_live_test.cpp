@@ -82,21 +82,32 @@ class Steps {
     std::FILE* from_ = nullptr;
 };
 
+// What the library says just before a reading and just after it: either may have to wait for a CPU.
+struct Bracket {
+    nlohmann::json before, after;
+};
+
 // What the library says of a time, and what its interface showed of the same time.
 struct Seen {
-    nlohmann::json before, after;
+    Bracket begin, end;
     Document document;
     DeviceResult result;
 
-    double truth(const std::string& key) const {
-        return after.at(key).get<double>() - before.at(key).get<double>();
-    }
+    // The time that was seen lies within this one, and around that of least().
+    double truth(const std::string& key) const { return between(begin.before, end.after, key); }
+    double least(const std::string& key) const { return between(begin.after, end.before, key); }
     double share(const std::string& key) const { return truth(key) / truth("now_ns"); }
     double units() const {
         double sum = 0;
         for (const Slice& slice : document.blocks.front().slices)
             sum += static_cast<double>(slice.progress[0]);
         return sum;
+    }
+
+  private:
+    static double between(const nlohmann::json& from, const nlohmann::json& to,
+                          const std::string& key) {
+        return to.at(key).get<double>() - from.at(key).get<double>();
     }
 };
 
@@ -128,9 +139,10 @@ Result<Seen> look(const std::vector<std::string>& arguments, const std::string& 
     std::vector<Reading> readings;
     std::vector<DeviceReading> devices;
     std::vector<std::map<pid_t, nanoseconds>> waits;
-    seen.before = steps.totals();
     for (int slice = 0; slice <= kSlices; ++slice) {
         if (slice > 0) usleep(std::chrono::microseconds(kSlice).count());
+        if (slice == 0) seen.begin.before = steps.totals();
+        if (slice == kSlices) seen.end.before = steps.totals();
         auto units = (*points)[0]->read({});
         if (!units) return std::move(units).error();
         auto launches = (*points)[1]->read({});
@@ -138,8 +150,9 @@ Result<Seen> look(const std::vector<std::string>& arguments, const std::string& 
         readings.push_back(*units);
         devices.push_back((*points)[1]->device().value());
         waits.push_back(read_waits({steps.pid()}));
+        if (slice == 0) seen.begin.after = steps.totals();
+        if (slice == kSlices) seen.end.after = steps.totals();
     }
-    seen.after = steps.totals();
     for (int i = 0; i < kSlices; ++i) {
         Slice slice;
         slice.progress = {readings[i + 1].units - readings[i].units, 1};
@@ -155,25 +168,28 @@ Result<Seen> look(const std::vector<std::string>& arguments, const std::string& 
 }
 
 // Per unit of what was seen, against the truth.
-void expect_near(double seen_per_unit, const Seen& seen, double truth, const std::string& what) {
-    const double shown = seen_per_unit * seen.units();
-    EXPECT_NEAR(shown, truth, kRelative * truth + kAbsolute * seen.truth("now_ns")) << what;
+void expect_near(double seen_per_unit, const Seen& seen, const std::string& key) {
+    const double shown = seen_per_unit * seen.units(), least = seen.least(key),
+                 most = seen.truth(key), all = seen.truth("now_ns");
+    EXPECT_GE(shown, least - kRelative * least - kAbsolute * all) << key;
+    EXPECT_LE(shown, most + kRelative * most + kAbsolute * all) << key;
 }
 
 void expect_truth(const Seen& seen) {
     const DeviceResult& result = seen.result;
-    expect_near(result.wait, seen, seen.truth("wait_ns"), "time in waits");
-    const double all = seen.truth("now_ns"), held = seen.truth("held_ns");
+    expect_near(result.wait, seen, "wait_ns");
+    const double all = seen.truth("now_ns");
     if (result.unsure == 0)
-        expect_near(result.held, seen, held, "time in launches without room");
+        expect_near(result.held, seen, "held_ns");
     else
-        EXPECT_GE((result.held + result.unsure) * seen.units(), held * (1 - kRelative));
-    expect_near(result.idle, seen, seen.truth("seen_idle_ns"), "idle, as far as it is seen");
+        EXPECT_GE((result.held + result.unsure) * seen.units(),
+                  seen.least("held_ns") * (1 - kRelative));
+    expect_near(result.idle, seen, "seen_idle_ns");
     // A host that sleeps on after the device has ended waits, for all that its calls show.
-    const double idle = seen.truth("idle_ns"), late = seen.truth("late_ns"),
-                 most = (result.idle + result.unseen) * seen.units();
+    const double idle = seen.truth("idle_ns"), least = seen.least("idle_ns"),
+                 late = seen.truth("late_ns"), most = (result.idle + result.unseen) * seen.units();
     EXPECT_LE(result.idle * seen.units(), idle + kRelative * idle + kAbsolute * all);
-    EXPECT_GE(most + late, idle - kRelative * idle - kAbsolute * all);
+    EXPECT_GE(most + late, least - kRelative * least - kAbsolute * all);
 }
 
 // Whether this is right of shares that are known as well as here they are.
