@@ -61,6 +61,11 @@ def true_share(written: str, stacks: dict) -> tuple[float, float]:
     return least[0] / (least[0] + most[1]), most[0] / (most[0] + least[1])
 
 
+def waited_for_a_cpu(pid: int) -> int:
+    """ns, of the first thread."""
+    return int(pathlib.Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1])
+
+
 def take(targets: pathlib.Path, pid: int) -> dict:
     """Feeds the file to `check` and `attach`; what check made of it."""
     lines = [line for line in targets.read_text().splitlines() if line[:1] not in ("", "#")]
@@ -561,10 +566,12 @@ def test_one_picture_of_both_worlds() -> None:
     for python in pythons.find():
         collapsed = scratch() / "stacks.txt"
         process = python.start(KNOWN)
+        waited = -waited_for_a_cpu(process.pid)
         found = discover(
             process.pid, "--for", "4s", "--top", "0", "--native", "libz.so*:adler32*",
             "--collapsed", str(collapsed),
         )  # fmt: skip
+        waited += waited_for_a_cpu(process.pid)
         stacks = found["stacks"]
         assert stacks["not_whole"] + stacks["failed"] <= 0.02 * stacks["all"], stacks
         lines = collapsed.read_text().splitlines()
@@ -586,7 +593,9 @@ def test_one_picture_of_both_worlds() -> None:
         truth = true_share(process.stdout.read().decode(), stacks)
         assert is_likely(hashing, hashing + packing, *truth), (python.name, truth, counts)
         in_zlib = held("work (", "by_c (", "<lambda> (", "pack (", "(libz.so")
-        assert in_zlib > 0.8 * packing, (python.name, counts)
+        # All that it waited for a CPU may stand for a few stacks: those in which it was found waiting.
+        waiting = waited / (stacks["to_ns"] - stacks["from_ns"]) * stacks["all"] / 2
+        assert in_zlib + waiting > 0.8 * packing, (python.name, waiting, counts)
         # C code between the Python functions stays where it is, in each stack that is told to be whole.
         called, between = held("by_c (", "<lambda> ("), held("by_c (", "python3", "<lambda> (")
         print(f"  {packing} stacks in by_c(), {called} in what it calls, {between} with C between, "
