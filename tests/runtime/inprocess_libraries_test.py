@@ -8,6 +8,7 @@ import platform
 import whole_libraries_test as programs
 from checked import Conversation, Program, all_probed, compare, undisturbed
 from harness import Skip, expect_restored, main
+from services import wait_for
 
 ENGINE = "--engine=inprocess"
 os.environ["SPEEDBUMP_UNPROVEN"] = "inprocess"  # these programs may be lost
@@ -26,8 +27,8 @@ def change_while_busy(program: Program, cycles: int) -> None:
     target = Conversation(program)
     with target.busy(reference):
         for _ in range(cycles):
-            with all_probed(program.files, target.pid, ENGINE):
-                pass
+            with all_probed(program.files, target.pid, ENGINE) as has_called:
+                wait_for(has_called, 60, "calls of the functions that have jumps")
             for path in mapped_code(target.pid):
                 expect_restored(target.pid, path)
     assert target.ask() == reference
