@@ -100,7 +100,6 @@ run_tests() {
     say "tests: $run"
     case $run in
     tsan) command=(setarch --addr-no-randomize) ;; # its shadow does not fit every random layout
-    campaign) timeout=36000 ;;
     esac
     # A test with two labels runs with the first of them.
     local one earlier=

@@ -18,7 +18,7 @@ if(SPEEDBUMP_SANITIZE MATCHES thread)
 endif()
 
 # add_python_cases(PREFIX FILE LABEL COMMAND... [PROPERTIES ...] [ENVIRONMENT ...])
-# PREFIX.CASE runs COMMAND, in which <case> stands for the case's name. Campaigns get that label.
+# PREFIX.CASE runs COMMAND, in which <case> stands for the case's name. Campaigns get that label, and hours.
 function(add_python_cases prefix file label)
     cmake_parse_arguments(PARSE_ARGV 3 arg "" "" "COMMAND;PROPERTIES;ENVIRONMENT")
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
@@ -38,6 +38,9 @@ function(add_python_cases prefix file label)
         add_test(NAME ${prefix}.${name} COMMAND ${command})
         set_tests_properties(${prefix}.${name} PROPERTIES
             LABELS ${labels} SKIP_RETURN_CODE 77 ${arg_PROPERTIES})
+        if(campaign IN_LIST line)
+            set_tests_properties(${prefix}.${name} PROPERTIES TIMEOUT 36000)
+        endif()
         set_property(TEST ${prefix}.${name} PROPERTY ENVIRONMENT ${arg_ENVIRONMENT})
     endforeach()
 endfunction()
