@@ -41,6 +41,10 @@ static uint64_t empty_since; /* a synchronise that left nothing returned then; 0
 static uint64_t random_state;
 static unsigned queue_depth;
 static struct fdTotals totals;
+/* Calls that wait just now, and the sum of when they began: what they have waited counts already. */
+static struct in_flight {
+	uint64_t calls, begins;
+} waits_in_flight, held_in_flight;
 
 static uint64_t now_ns(void)
 {
@@ -116,6 +120,25 @@ int fdSeed(uint64_t seed)
 	return 0;
 }
 
+static uint64_t begin_call(struct in_flight *calls)
+{
+	uint64_t now;
+
+	pthread_mutex_lock(&lock);
+	now = now_ns();
+	++calls->calls;
+	calls->begins += now;
+	pthread_mutex_unlock(&lock);
+	return now;
+}
+
+static uint64_t end_call(struct in_flight *calls, uint64_t begin, uint64_t now)
+{
+	--calls->calls;
+	calls->begins -= begin;
+	return now - begin;
+}
+
 /* Who has waited since then returns now. */
 static void count_late(uint64_t begin, uint64_t now)
 {
@@ -127,20 +150,20 @@ static void count_late(uint64_t begin, uint64_t now)
 
 static void wait_for_room(struct fd_stream *stream)
 {
-	const uint64_t begin = now_ns();
-	uint64_t free_at, now;
+	uint64_t begin, free_at, now;
 
 	pthread_mutex_lock(&lock);
 	free_at = stream->launches < queue_depth
 			  ? 0
 			  : stream->ends[(stream->launches - queue_depth) % MAX_DEPTH];
 	pthread_mutex_unlock(&lock);
-	if (free_at <= begin)
+	if (free_at <= now_ns())
 		return;
+	begin = begin_call(&held_in_flight);
 	sleep_until(free_at);
 	pthread_mutex_lock(&lock);
 	now = now_ns();
-	totals.held_ns += now - begin;
+	totals.held_ns += end_call(&held_in_flight, begin, now);
 	count_late(begin, now);
 	pthread_mutex_unlock(&lock);
 }
@@ -213,7 +236,7 @@ static __attribute__((noinline)) int wait_until(uint64_t end, uint64_t begin,
 	pthread_mutex_lock(&lock);
 	now = now_ns();
 	++totals.waits;
-	totals.wait_ns += now - begin;
+	totals.wait_ns += end_call(&waits_in_flight, begin, now);
 	count_late(begin, now);
 	for (struct fd_stream *one = streams; one; one = one->next)
 		if ((!stream || one == stream) && one->known_ns < end)
@@ -236,21 +259,21 @@ static uint64_t end_of(const uint64_t *end)
 
 int fdEventSynchronize(fdEvent event)
 {
-	const uint64_t begin = now_ns();
+	const uint64_t begin = begin_call(&waits_in_flight);
 
 	return wait_until(end_of(&event->end_ns), begin, event->stream);
 }
 
 int fdStreamSynchronize(fdStream stream)
 {
-	const uint64_t begin = now_ns();
+	const uint64_t begin = begin_call(&waits_in_flight);
 
 	return wait_until(end_of(&the_stream(stream)->end_ns), begin, the_stream(stream));
 }
 
 int fdCtxSynchronize(void)
 {
-	const uint64_t begin = now_ns();
+	const uint64_t begin = begin_call(&waits_in_flight);
 
 	return wait_until(end_of(&busy_until), begin, NULL);
 }
@@ -263,6 +286,8 @@ int fdTotals(struct fdTotals *read)
 	now = now_ns();
 	*read = totals;
 	read->now_ns = now;
+	read->wait_ns += waits_in_flight.calls * now - waits_in_flight.begins;
+	read->held_ns += held_in_flight.calls * now - held_in_flight.begins;
 	if (totals.launches && now > busy_until)
 		read->idle_ns += now - busy_until;
 	if (empty_since)
