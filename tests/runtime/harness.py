@@ -386,16 +386,17 @@ class Patience:
         self._pids = pids
         self._before = self._waited()
 
-    def _waited(self) -> int:
-        total = 0
+    def _waited(self) -> dict[str, int]:
+        waited = {}
         for pid in self._pids:
             for path in pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat"):
-                with contextlib.suppress(OSError):
-                    total += int(path.read_text().split()[1])
-        return total
+                with contextlib.suppress(OSError):  # the thread has ended
+                    waited[path.parent.name] = int(path.read_text().split()[1])
+        return waited
 
     def ns(self) -> int:
-        return self._waited() - self._before
+        """What threads waited that have ended meanwhile is not known."""
+        return sum(waited - self._before.get(tid, 0) for tid, waited in self._waited().items())
 
 
 def cpu_ns(*pids: int) -> int:
