@@ -153,7 +153,7 @@ def cycles(mode: str, count: int) -> None:
         with Session("+exe:hot_* delay=1us", ENGINE, pid=target.pid) as session:
             expect_work_goes_on(target)
             session.stop()
-        assert changed_bytes(target.pid) == 0
+        assert changed_bytes(target.pid) == 0 and leftover_mappings(target.pid) == 0
     expect_work_goes_on(target)
     target.kill()
 

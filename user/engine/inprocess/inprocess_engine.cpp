@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <map>
 #include <thread>
 #include <utility>
@@ -22,6 +23,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kTakeOutTimeout{10000};
 constexpr auto kHeirTime = std::chrono::seconds(60);
 constexpr milliseconds kBetweenRounds{50};
+// Between looks for threads in memory that is to be unmapped, each of which stops them all.
+constexpr milliseconds kFirstPause{5}, kLastPause{640};
 
 // What the heir does: this program is gone, its delays have ended with it.
 void take_all_out(const Ledger& ledger, ino_t table) {
@@ -215,26 +218,36 @@ void InprocessEngine::release(std::vector<Attached> attachments) {
         for (const auto& batch : jumps->batches()) released.emplace_back(jumps->pid(), batch);
     }
     attachments.clear();
-    for (const auto& [pid, batch] : released) take_out_of(pid, *batch);
+    std::vector<std::pair<pid_t, std::shared_ptr<Batch>>> left; // with memory that is in use
+    const auto is_over = [this](const auto& one) { return take_out_of(one.first, *one.second); };
+    std::copy_if(released.begin(), released.end(), std::back_inserter(left), std::not_fn(is_over));
     // Children that were never heard of have them, too.
     const bool is_last = std::any_of(released.begin(), released.end(),
                                      [](const auto& one) { return one.second->users == 0; });
-    if (!is_last) return;
-    for (const pid_t pid : processes_with(table_->inode()))
-        for (const auto& [known, batch] : released)
-            if (batch->users == 0 && known != pid && batch->is_in(pid)) take_out_of(pid, *batch);
+    if (is_last)
+        for (const pid_t pid : processes_with(table_->inode()))
+            for (const auto& [known, batch] : released)
+                if (batch->users == 0 && known != pid && batch->is_in(pid) &&
+                    !take_out_of(pid, *batch))
+                    left.emplace_back(pid, batch);
+    // A thread that stood in their memory goes on behind it, and does not come back.
+    for (milliseconds pause = kFirstPause; !left.empty() && pause <= kLastPause; pause *= 2) {
+        std::this_thread::sleep_for(pause);
+        std::erase_if(left, is_over);
+    }
     for (const auto& [pid, batch] : released)
         if (batch->users == 0) batch->forget(*ledger_);
 }
 
-// With its memory, where no thread stands there.
-void InprocessEngine::take_out_of(pid_t pid, const Batch& batch) {
+// With its memory; false: a thread stands there, for now.
+bool InprocessEngine::take_out_of(pid_t pid, const Batch& batch) {
     inject::Quiet quiet = batch.range();
     auto done = take_out(pid, batch.entries(), Clock::now() + kTakeOutTimeout, &quiet);
     if (!done)
-        warn_(done.error().message + ": jumps that do nothing any more are left in it");
+        warn_(done.error().message + ": code that does nothing any more may be left in it");
     else if (quiet.is_quiet)
         (void)batch.unmap(pid); // else it lies there and does nothing
+    return !done || quiet.is_quiet || !batch.is_in(pid);
 }
 
 // --- counts

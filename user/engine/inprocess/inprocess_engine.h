@@ -50,7 +50,7 @@ class InprocessEngine final : public InprocessProbes {
     InprocessEngine() = default;
     Result<uint32_t> member_of(pid_t pid, uint64_t& roots);
     Result<void> put_in(const std::shared_ptr<Batch>& batch, std::vector<RefusedProbe>& refused);
-    void take_out_of(pid_t pid, const Batch& batch);
+    bool take_out_of(pid_t pid, const Batch& batch);
     std::vector<std::shared_ptr<Batch>> batches() const;
 
     Warn warn_;
