@@ -163,6 +163,26 @@ TEST(Analysis, AShamThatMattersMakesItInvalid) {
     EXPECT_NE(results.invalid_because[0].find("sham"), std::string::npos);
 }
 
+TEST(Analysis, AShamThatIsFarFromZeroByChanceDoesNot) {
+    size_t by_chance = 0, invalid = 0;
+    for (double longer = 1; longer < 1.2; longer += 0.0005) {
+        Document document = measured({1.0});
+        for (Block& block : document.blocks)
+            for (Slice& slice : block.slices)
+                if (slice.arm.kind == ArmKind::kSham)
+                    slice.progress_time[0] = nanoseconds(static_cast<int64_t>(
+                        static_cast<double>(slice.progress_time[0].count()) * longer));
+        const Results results = analyse(document);
+        const auto& sham = results.progress.at(0).sham;
+        ASSERT_TRUE(sham);
+        EXPECT_EQ(results.valid, sham->p >= 1e-4 || sham->wide.contains(0)) << sham->p;
+        by_chance += results.valid && !sham->wide.contains(0);
+        invalid += !results.valid;
+    }
+    EXPECT_GT(by_chance, 0u);
+    EXPECT_GT(invalid, 0u);
+}
+
 TEST(Analysis, APositiveControlMustBeNearOne) {
     Document document = measured({1.0, 0.5});
     document.targets[0].role = Role::kPositive;

@@ -42,6 +42,11 @@ std::string show_interval(const Estimate& estimate) {
     return fmt::format("{:.3f} to {:.3f}", estimate.interval.low, estimate.interval.high);
 }
 
+// Of what should be 0: how often chance alone takes it as far away, where that is seldom.
+std::string by_chance(const Estimate& estimate) {
+    return estimate.interval.contains(0) ? "" : fmt::format(", p = {:.1g}", estimate.p);
+}
+
 Tone tone_of(Verdict verdict) {
     switch (verdict) {
         case Verdict::kMatters:
@@ -143,8 +148,8 @@ void add_progress(std::string& text, const Document& document, const ProgressRes
         text += "cost of looking: " + show_share_of(*progress.looking, progress.period) +
                 " of the period\n";
     if (progress.sham)
-        text += fmt::format("sham target: {:.3f} ({})\n", progress.sham->value,
-                            show_interval(*progress.sham));
+        text += fmt::format("sham target: {:.3f} ({}){}\n", progress.sham->value,
+                            show_interval(*progress.sham), by_chance(*progress.sham));
     if (progress.latencies.empty()) return;
     Table latencies({{"CALLS TAKE WITH", false, true},
                      {"P50", true, false},
