@@ -46,6 +46,14 @@ TEST(Region, IsWithinReachOrNowhere) {
     EXPECT_FALSE(free_place(all, code, code + kMiB, kMiB));
 }
 
+TEST(Region, BeginsOnAPageWherever) {
+    const uint64_t low = 16 * kGiB + 123, high = low + kMiB;
+    const auto place = free_place({}, low, high, kMiB);
+    ASSERT_TRUE(place);
+    EXPECT_EQ(*place % 4096, 0u);
+    EXPECT_GE(*place, high - kGiB);
+}
+
 TEST(Region, LeavesTheHeapRoomToGrow) {
     const uint64_t code = 4 * kMiB;
     Span heap = at(5 * kMiB, 6 * kMiB);

@@ -164,7 +164,9 @@ Result<void> Batch::map(const Table& table) {
     counts_ = static_cast<const HookCounts*>(*memory);
     layout_ = shape;
     for (int i = 1;; ++i) {
-        const auto place = free_place(read_spans(pid_), low->address, high->address, shape.end);
+        const std::vector<Span> spans = read_spans(pid_);
+        if (spans.empty()) return errno_error(fmt::format("process {}", pid_), ESRCH); // it ended
+        const auto place = free_place(spans, low->address, high->address, shape.end);
         if (!place)
             return make_error(ErrorKind::kUnsupported,
                               fmt::format("process {}: {} bytes are free nowhere within reach of "

@@ -53,11 +53,12 @@ std::optional<uint64_t> free_place(const std::vector<Span>& spans, uint64_t low,
     uint64_t best_distance = UINT64_MAX;
     const auto consider = [&](uint64_t begin, uint64_t end, bool after_heap) {
         begin = std::max(begin + (after_heap ? kHeapRoom : kGap), least);
+        begin = (begin + kPage - 1) & ~(kPage - 1);
         end = std::min(end > kGap ? end - kGap : 0, most);
         if (end < begin || end - begin < size) return;
         // The end that is nearer.
         const uint64_t place = (end <= low ? end - size : begin) & ~(kPage - 1);
-        if (place < begin) return;
+        if (place < begin) return; // less than a page too little
         // What grows, the heap and stacks, grows in what is above.
         const uint64_t distance = place < low ? low - place : place - low + kReach;
         if (distance >= best_distance) return;
