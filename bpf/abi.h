@@ -396,7 +396,9 @@ struct sb_thread {
     __u32 on_cpu;
     __u32 runnable;
     __u32 ended;
-    __u64 waited_ns; /* for a CPU, up to when it last got one */
+    __u64 waited_ns; /* for a CPU, up to when the loader got its own */
+    __u64 ran_ns;
+    __u64 preempted; /* how often it was taken off a CPU that it still wanted */
     struct sb_still still;
 };
 
@@ -424,6 +426,6 @@ SB_ASSERT(sizeof(struct sb_python_layout) == 96, "sb_python_layout");
 SB_ASSERT(sizeof(struct sb_code_identity) == 112, "sb_code_identity");
 SB_ASSERT(sizeof(struct sb_python_frame) == 40, "sb_python_frame");
 SB_ASSERT(sizeof(struct sb_stack_sample) == 48 + 8 * SB_REGISTERS, "sb_stack_sample");
-SB_ASSERT(sizeof(struct sb_thread) == 40, "sb_thread");
+SB_ASSERT(sizeof(struct sb_thread) == 56, "sb_thread");
 
 #endif /* SPEEDBUMP_ABI_H */

@@ -72,6 +72,12 @@ struct uprobe_task {
 
 struct sched_info {
     unsigned long long run_delay;
+    unsigned long long last_arrival; /* when it last got a CPU */
+    unsigned long long last_queued;  /* 0 while it waits for none */
+};
+
+struct sched_entity {
+    __u64 sum_exec_runtime;
 };
 
 struct task_struct {
@@ -90,6 +96,7 @@ struct task_struct {
     unsigned int on_cpu; /* int, from 7.2 on u8: libbpf fits loads of what is unsigned here */
     unsigned long nvcsw;
     unsigned long nivcsw;
+    struct sched_entity se;
     struct sched_info sched_info;
     struct uprobe_task* utask;
 };

@@ -317,6 +317,21 @@ static __always_inline void sb_tell_still(struct task_struct *task, const struct
 	bpf_ringbuf_output(&samples, scratch, size, BPF_RB_NO_WAKEUP);
 }
 
+/* ns for which a thread has waited for a CPU. The kernel adds up what it has waited when it gets one
+ * (sched_info_arrive(), kernel/sched/stats.h); what it waits now is taken up to when the loader got its
+ * own, just before it asks: no program can read the scheduler's clock. */
+static __always_inline __u64 sb_waited_of(struct task_struct *task, struct task_struct *loader)
+{
+	__u64 waited, since, now;
+
+	if (!bpf_core_field_exists(task->sched_info.run_delay))
+		return 0;
+	waited = task->sched_info.run_delay;
+	since = task->sched_info.last_queued;
+	now = loader->sched_info.last_arrival;
+	return since && now > since ? waited + now - since : waited;
+}
+
 /* Every thread of the process that the link names, and the stacks of those off the CPUs. */
 SEC("iter.s/task")
 int sb_threads(struct bpf_iter__task *ctx)
@@ -331,8 +346,9 @@ int sb_threads(struct bpf_iter__task *ctx)
 	thread.on_cpu = task->on_cpu;
 	thread.still = sb_still_of(task);
 	thread.runnable = task->__state == 0;
-	if (bpf_core_field_exists(task->sched_info.run_delay))
-		thread.waited_ns = task->sched_info.run_delay;
+	thread.waited_ns = sb_waited_of(task, loader);
+	thread.ran_ns = task->se.sum_exec_runtime;
+	thread.preempted = task->nivcsw;
 	thread.ended = !!(task->flags & PF_EXITING);
 	thread.tid = sb_pid_at_level(task, loader_level);
 	if (!thread.ended && !thread.on_cpu)

@@ -5,14 +5,19 @@
 #
 #   scripts/bench.sh [PART]...   cost error outsider syscall attach tree newborn family
 #                               python regroup inject experiment ab services inspect; default: all
+#   scripts/bench.sh inprocess   hits and delays of the in-process engine beside BPF, bpftrace and an untouched call;
+#                               redis' lookupKey under pipelined load with both engines
 #   scripts/bench.sh slices      services with all targets at once, and one after the other
+#   scripts/bench.sh targets     a hundred functions of which four matter, all at once and one after the other
 #   scripts/bench.sh shapes      the worked examples of docs/methodology.md
 #   scripts/bench.sh device      who waits for whom, of 100 random hosts and devices whose answer is known
 #   scripts/bench.sh scale       a tree of 200 processes, 1,000 threads, 20,000 Python and 250,000 native functions
 #   scripts/bench.sh stacks      how many stacks are wrong, of a million of each program and Python
 #   scripts/bench.sh coverage    how often the model of experiments is right, of 4,000 simulated services
+#                                and 2,000 jobs of ranks
 #   scripts/bench.sh live        how often it is right, of 120 running services drawn at random; 50 minutes
 #                               AB_PAIRS=200 scripts/bench.sh ab: as many live pairs, a minute each
+#   scripts/bench.sh fleet       many hosts: a straggler and slack of eight ranks, clocks, what dies; 8 minutes
 #   scripts/bench.sh module      the kernel module beside BPF and a trace event, in virtual machines
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,10 +26,10 @@ default=(cost error outsider syscall attach tree newborn family python regroup i
 parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=("${default[@]}")
 for part in "${parts[@]}"; do
-    case " ${default[*]} slices shapes device scale stacks coverage live module " in
+    case " ${default[*]} inprocess slices targets shapes device scale stacks coverage live fleet module " in
     *" $part "*) ;;
     *)
-        echo "unknown part '$part': ${default[*]} slices shapes device scale stacks coverage live module" >&2
+        echo "unknown part '$part': ${default[*]} inprocess slices targets shapes device scale stacks coverage live fleet module" >&2
         exit 2
         ;;
     esac
@@ -61,7 +66,12 @@ for part in "${parts[@]}"; do
         build/tests/simulated/pairs 4000
         python3 tests/bench/ab.py build/speedbump build/programs "${AB_PAIRS:-10}"
         ;;
+    inprocess)
+        python3 tests/bench/inprocess.py build/speedbump build/tests/bench/bench_target
+        python3 tests/bench/inprocess.py build/speedbump build/tests/bench/bench_target experiment
+        ;;
     slices) python3 tests/bench/slices.py build/speedbump ;;
+    targets) python3 tests/bench/targets.py build/speedbump build/programs/hundred ;;
     shapes) python3 tests/bench/shapes.py build/speedbump build/programs ;;
     device)
         SPEEDBUMP_PROGRAMS=$PWD/build/programs SPEEDBUMP_DEVICE_CONFIGS=${DEVICE_CONFIGS:-100} \
@@ -75,8 +85,12 @@ for part in "${parts[@]}"; do
         python3 tests/bench/remote_unwinder.py build/speedbump "${SID_ROOT:-build/sid-root}"
         python3 tests/bench/inspect_cost.py build/speedbump
         ;;
-    coverage) build/tests/simulated/coverage 4000 ;;
+    coverage)
+        build/tests/simulated/coverage 4000
+        build/tests/simulated/ranks 2000
+        ;;
     live) python3 tests/bench/live_coverage.py build/speedbump build/programs "${LIVE_SERVICES:-120}" ;;
+    fleet) python3 tests/bench/fleet.py build/speedbump build/programs ;;
     stacks) python3 tests/bench/stacks.py build/programs ;;
     inject) tests/runtime/inject/stress.sh build 100 ;;
     esac

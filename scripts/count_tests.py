@@ -20,7 +20,7 @@ TESTS = pathlib.Path(__file__).resolve().parents[1] / "tests"
 sys.path.insert(0, str(TESTS))
 from cases import cases  # noqa: E402
 
-LINES, LINE = 12, 200  # of what a failed test said, and the length of one
+LINES, LINE = 24, 400  # of what a failed test said, and the length of one
 
 
 def is_of_other_machine(stem: str) -> bool:
@@ -93,8 +93,15 @@ def failure(case: xml.etree.ElementTree.Element) -> list[str]:
     for number, line in enumerate(lines):
         if re.search(r": Failure$|Error\b|^E  |FAIL|runtime error|panic|BUG:", line):
             chosen.update(range(number, number + 6 if line.endswith(": Failure") else number + 1))
+        if re.match(r"\w*Error: ", line):  # the end of a traceback: where, and the next words of what
+            chosen.update(range(max(number - 2, 0), number + 15))
     kept = [line for number, line in enumerate(lines) if number in chosen] or lines
-    return [line[:LINE] for line in kept[-LINES:]]
+    return [shortened(line) for line in kept[-LINES:]]
+
+
+def shortened(line: str) -> str:
+    """Both ends of a long line."""
+    return line if len(line) <= LINE else f"{line[:LINE // 2]} [...] {line[-LINE // 2:]}"
 
 
 def is_skip(case: xml.etree.ElementTree.Element) -> bool:

@@ -44,7 +44,7 @@ packages_of() {
             liblzma-dev zlib1g-dev libcap-dev libcurl4-openssl-dev libseccomp-dev libre2-dev libjs-chart.js \
             python3-dev pybind11-dev
         ;;
-    check) echo libgtest-dev libgmock-dev clang-format shellcheck mandoc python3 gcc zsh fish \
+    check) echo libgtest-dev libgmock-dev clang-format shellcheck flake8 mandoc python3 gcc zsh fish \
         bsdextrautils xz-utils procps ;;
     test)
         packages_of check
@@ -52,7 +52,8 @@ packages_of() {
             util-linux gunicorn python3-flask chromium python3-pip python3-venv golang-go "$newer" \
             python3-django python3-fastapi uvicorn python3-celery python3-redis python3-psycopg2 \
             debootstrap perl ruby php-cli nodejs default-jdk-headless sqlite3 openssl \
-            openssh-server openssh-client iproute2 openmpi-bin libopenmpi-dev
+            openssh-server openssh-client iproute2 openmpi-bin libopenmpi-dev python3-mpi4py \
+            slurmctld slurmd slurm-client munge
         ;;
     demo) echo redis-server redis-tools gunicorn python3-flask apache2-utils python3 procps ;;
     bench) echo bpftrace linux-perf apache2-utils wrk redis-server redis-tools nginx gunicorn \
@@ -234,7 +235,7 @@ if [ ! -e /usr/sbin/policy-rc.d ]; then
     as_root install -m 755 "$scratch/policy-rc.d" /usr/sbin/policy-rc.d
     made_policy=yes
 fi
-services="redis-server nginx apache2 postgresql ssh"
+services="redis-server nginx apache2 postgresql ssh munge slurmctld slurmd"
 is_active() { [ -d /run/systemd/system ] && systemctl is-active --quiet "$1" 2>/dev/null; }
 for service in $services; do
     if is_active "$service"; then running_before+=" $service"; fi

@@ -175,8 +175,13 @@ round() {
         count sites 's/^\([0-9]*\) passed.*/\1/p' cases whole_libraries "test_$kind"
         ;;
     inprocess)
+        kind=$(one_of inprocess loop threads crowd alarm altstack nested throw longjmp context fork \
+            vfork spawn library sleep)
+        number='s/^ *\([0-9]*\) \(cycles\|kills\).*/\1/p'
+        count inprocess "$number" env SPEEDBUMP_CYCLES=1000 \
+            "$build/tests/runtime/jumps_live_test" "--gtest_filter=*/$kind"
         kind=$(one_of inprocess test_patching_what_runs_changes_no_result test_killed_at_random_moments)
-        count inprocess 's/^ *\([0-9]*\) \(cycles\|kills\)$/\1/p' cases inprocess "$kind"
+        count inprocess "$number" cases inprocess "$kind"
         ;;
     services)
         local seconds=$(((end - begin) / 8))

@@ -4,6 +4,8 @@
 #
 #   scripts/test.sh [--no-setup] [--long] [LABEL...]   LABEL: those of `order` below; default: all
 #   of them; and by name vm, a part of kmod, and tsan
+#   scripts/test.sh --runs N [--busy] [LABEL...]   N runs in a row of runtime and python, or of what is
+#   named; with --busy beside a process for each CPU that never waits
 #   scripts/test.sh --into FOLDER LABEL...   leaves the results there and counts nothing; it calls
 #   itself so
 #
@@ -21,11 +23,22 @@ arguments=("$@")
 with_setup=yes
 long=
 into=
+times=
+busy=
 runs=()
 while [ $# -gt 0 ]; do
     case $1 in
     --no-setup) with_setup= ;;
     --long) long=yes ;;
+    --runs)
+        times=${2:-}
+        [[ $times =~ ^[1-9][0-9]*$ ]] || {
+            echo "--runs takes a number of runs, not '$times'" >&2
+            exit 2
+        }
+        shift
+        ;;
+    --busy) busy=yes ;;
     --into)
         into=$2 with_setup=
         shift
@@ -42,6 +55,11 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
+[ -z "$busy" ] || [ -n "$times" ] || {
+    echo "--busy goes with --runs" >&2
+    exit 2
+}
+[ -z "$times" ] || [ ${#runs[@]} -gt 0 ] || runs=(runtime python)
 [ ${#runs[@]} -gt 0 ] || runs=("${order[@]}")
 [ -z "$long" ] || runs+=(campaign)
 
@@ -72,10 +90,11 @@ fi
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=true
 
 results=${into:-$(mktemp -d)}
-beside= # a session that is to end with this script
+beside=() # sessions that are to end with this script
 # shellcheck disable=SC2317 # the trap calls it
 clean_up() {
-    [ -z "$beside" ] || kill -- "-$beside" 2>/dev/null || true
+    local one
+    for one in "${beside[@]}"; do kill -- "-$one" 2>/dev/null || true; done
     [ -n "$into" ] || rm -rf "$results"
 }
 trap clean_up EXIT
@@ -97,6 +116,8 @@ build() {
 # run_tests RUN PRESET LABEL JOBS: false when one failed.
 run_tests() {
     local run=$1 preset=$2 label=$3 parallel=$4 command=() excluded=() timeout=900
+    # What runs behind everything waits as long as that takes.
+    [ -z "$into" ] || timeout=2700
     say "tests: $run"
     case $run in
     tsan) command=(setarch --addr-no-randomize) ;; # its shadow does not fit every random layout
@@ -146,6 +167,38 @@ if [ -n "$into" ]; then
     exit
 fi
 
+# count: the summary of what ran last, whose last line is how many passed, failed and were skipped.
+count() {
+    python3 scripts/count_tests.py "$results" "${runs[@]}" "failed=$failed"
+}
+
+# One run after the other, each whole, whatever failed in it; a line for each.
+in_a_row() {
+    local run begun good=0
+    if [ -n "$busy" ]; then
+        for ((run = 0; run < jobs; ++run)); do
+            setsid sh -c 'while :; do :; done' &
+            beside+=($!)
+        done
+    fi
+    for ((run = 1; run <= times; ++run)); do
+        begun=$SECONDS failed=0
+        rm -f "$results"/*.xml
+        run_all "${runs[@]}" || failed=1
+        if count >"$results/summary"; then good=$((good + 1)); fi
+        say "run $run of $times${busy:+, beside $jobs busy processes}, $((SECONDS - begun)) s"
+        cat "$results/summary"
+    done
+    echo "$good of $times runs without a failure"
+    [ "$good" -eq "$times" ]
+}
+
+if [ -n "$times" ]; then
+    [ "$release_built" = yes ] || exit 1
+    in_a_row
+    exit
+fi
+
 # What judges real processes runs ahead of all else (tests/ahead.sh). The rest has the time in which
 # those wait: behind everything, in a session of its own, since the kernel shares the CPUs between
 # sessions first. An emulated machine's clock counts instructions.
@@ -162,21 +215,21 @@ if [ "$release_built" = yes ] && [ ${#timed[@]} -gt 0 ] && [ ${#others[@]} -gt 0
     setsid sh -c '
         [ ! -e /proc/self/autogroup ] || echo 19 >/proc/self/autogroup
         exec nice -n 19 "$@"' sh scripts/test.sh --into "$results" "${others[@]}" >"$results/others.log" 2>&1 &
-    beside=$!
+    beside+=($!)
     runs_here=("${timed[@]}")
 else
     runs_here=("${runs[@]}")
 fi
 run_all "${runs_here[@]}" || failed=1
-if [ -n "$beside" ]; then
-    wait "$beside" || failed=1
-    beside=
+if [ ${#beside[@]} -gt 0 ]; then
+    wait "${beside[0]}" || failed=1
+    beside=()
     cat "$results/others.log"
 fi
 
 say "summary"
 status=0
-python3 scripts/count_tests.py "$results" "${runs[@]}" "failed=$failed" >"$results/summary" || status=$?
+count >"$results/summary" || status=$?
 # When the campaigns last ran, and how that ended.
 record=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/speedbump/campaigns
 if [ -n "$long" ]; then

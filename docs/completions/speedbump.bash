@@ -87,8 +87,9 @@ _speedbump() {
         list) options="--pid --no-python $output" ;;
         doctor) options="--pid $output" ;;
         experiment)
-            options="--pid --cgroup --ab --at --at-binary --exe --where --fail-if-worse --junit --progress --doses --blocks --precision --time --seed
+            options="--pid --cgroup --ab --at --at-slurm --at-pods --at-binary --exe --where --fail-if-worse --junit --progress --doses --blocks --precision --time --seed
                 --positive --bisect --whole --max-slowdown --max-cpu --slice --settle --live --no-off
+                --engine
                 --no-children --html $output"
             ;;
         report) options="--html $output" ;;

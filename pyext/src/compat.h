@@ -98,6 +98,42 @@ inline bool set_code_extra(PyCodeObject* code, Py_ssize_t index, void* value) {
 #endif
 }
 
+// Calls `visit` with every object that the collector tracks, which must not run any Python.
+inline bool visit_objects(int (*visit)(PyObject*, void*), void* argument) {
+#if SB_MONITORING
+    PyUnstable_GC_VisitObjects(visit, argument);
+    return true;
+#else
+    // gc.get_objects() would take a reference to each of them, all in one hold of the GIL, which
+    // gives a forked child pages of its own. The rings of the generations lie one after the other,
+    // each with its head in it; what was made last is the last of the youngest
+    // (_PyObject_GC_TRACK() in Include/internal/pycore_object.h, gc_runtime_state in pycore_gc.h).
+    struct Link {
+        uintptr_t next; // the lowest bits are flags
+        uintptr_t previous;
+    };
+    struct Generation {
+        Link head;
+        int threshold;
+        int count;
+    };
+    constexpr int kGenerations = 3;
+    constexpr uintptr_t kFlags = 3;
+    const auto at = [](uintptr_t link) { return reinterpret_cast<Link*>(link & ~kFlags); };
+    PyObject* newest = PyList_New(0);
+    if (newest == nullptr) return false;
+    const auto* youngest =
+        reinterpret_cast<Generation*>(at((reinterpret_cast<Link*>(newest) - 1)->next));
+    for (int i = 0; i < kGenerations; ++i) {
+        const Link* head = &youngest[i].head;
+        for (Link* link = at(head->next); link != head; link = at(link->next))
+            visit(reinterpret_cast<PyObject*>(link + 1), argument);
+    }
+    Py_DECREF(newest);
+    return true;
+#endif
+}
+
 #if !SB_MONITORING
 #if SB_CODE_HAS_QUALNAME
 using Frame = _PyInterpreterFrame;

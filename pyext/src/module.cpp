@@ -143,7 +143,8 @@ void install(std::vector<TargetLine> lines, const std::vector<Settings>& setting
     spec.table = std::move(*table);
     if (Result<void> begun = begin_session(std::move(spec)); !begun) raise(begun.error());
     for (uint32_t index = 0; index < count; ++index) write_target(index, settings[index]);
-    if (!hook(interpreter) || !look_at_existing(interpreter)) {
+    Look look;
+    if (!hook(interpreter) || !look_at_existing(interpreter, look)) {
         py::error_already_set error;
         uninstall();
         throw error;
@@ -293,7 +294,10 @@ void bind(py::module_& m) {
 
     m.def("install", &install, py::arg("lines"), py::arg("settings"));
     m.def("uninstall", &uninstall);
-    m.def("join", [] { check(hook(interpreter_here()) && look_at_existing(interpreter_here())); });
+    m.def("join", [] {
+        Look look;
+        check(hook(interpreter_here()) && look_at_existing(interpreter_here(), look));
+    });
     m.def("leave", [] { unhook(interpreter_here()); });
     m.def("has_session", &has_session);
     m.def("interpreter_id", [] { return PyInterpreterState_GetID(PyInterpreterState_Get()); });

@@ -19,6 +19,12 @@ std::string text_of(PyObject* object) {
                        static_cast<size_t>(PyBytes_GET_SIZE(bytes.get())));
 }
 
+std::string module_name(PyObject* globals) {
+    return globals != nullptr && PyDict_Check(globals)
+               ? text_of(PyDict_GetItemString(globals, "__name__"))
+               : "";
+}
+
 std::string take_error_text() {
     PyObject* type = nullptr;
     PyObject* value = nullptr;

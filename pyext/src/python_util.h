@@ -56,6 +56,9 @@ class ErrorAside {
 // its own errors.
 std::string text_of(PyObject* object);
 
+// The name that a module gives itself in its dict; empty for anything else.
+std::string module_name(PyObject* globals);
+
 // "TypeError: ..." of the error that is set, which it clears.
 std::string take_error_text();
 

@@ -17,6 +17,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "calibrate.h"
 #include "clock.h"
@@ -34,6 +36,7 @@ using nlohmann::json;
 
 constexpr size_t kFunctionsPerPacket = 64;
 constexpr size_t kMaxDescriptors = 4; // settings, counters, a long targets file, groups
+constexpr size_t kModulesPerPacket = 2048;
 constexpr int kBeginTimeoutMs = 10000;
 constexpr const char* kTaken = "another session has this process already";
 
@@ -123,6 +126,7 @@ Packet receive_packet(const Channel& channel) {
 struct Begin {
     SessionSpec spec;
     std::vector<std::string> warnings;
+    bool looks_later = false;
 };
 
 Result<Begin> read_begin(Packet& packet) {
@@ -155,6 +159,7 @@ Result<Begin> read_begin(Packet& packet) {
     }
     begin.spec.file = std::move(outcome.file);
     begin.spec.applies = message.value("lines", std::vector<uint32_t>());
+    begin.looks_later = message.value("look", "") == "later";
     begin.spec.roots = message.value("roots", ~uint64_t{0});
     begin.spec.place.pid_namespace = message.value("pid_namespace", uint32_t{0});
     begin.spec.place.clock_offset_ns = message.value("clock_offset_ns", int64_t{0});
@@ -194,22 +199,48 @@ json take_found(Channel& channel) {
 void on_found(FoundFunction function) {
     Channel* channel = g_channel.load(std::memory_order_acquire);
     if (channel == nullptr) return;
+    bool is_first = false; // who takes them takes all
     {
         const std::lock_guard lock(channel->mutex);
+        is_first = channel->found.empty();
         channel->found.push_back(std::move(function));
     }
-    wake(*channel);
+    if (is_first) wake(*channel);
 }
 
-std::vector<std::string> hook_everywhere() {
+std::vector<std::string> hook_everywhere(bool looks_later) {
     std::vector<std::string> warnings;
-    for_each_interpreter([&warnings] {
+    for_each_interpreter([&warnings, looks_later] {
         Interpreter* interpreter = this_interpreter();
-        if (interpreter == nullptr || !hook(*interpreter) || !look_at_existing(*interpreter)) {
+        Look look;
+        if (interpreter == nullptr || !hook(*interpreter) ||
+            (!looks_later && !look_at_existing(*interpreter, look))) {
             warnings.push_back("an interpreter could not be hooked: " + take_error_text());
         }
     });
     return warnings;
+}
+
+// Whether the loader has something to say, or the interpreter ends. GIL not held.
+bool is_called(Channel& channel) {
+    pollfd event{channel.socket.get(), POLLIN, 0};
+    if (::poll(&event, 1, 0) > 0) return true;
+    const std::lock_guard lock(channel.mutex);
+    return channel.exiting;
+}
+
+// Looks at the functions of all interpreters; false when it was stopped.
+bool look_everywhere(Channel& channel, Look& look) {
+    look.goes_on = [&channel] { return !is_called(channel); };
+    look.modules.clear();
+    look.is_stopped = false;
+    for_each_interpreter([&look] {
+        if (look.is_stopped) return;
+        Interpreter* interpreter = this_interpreter();
+        // What can't be looked at is found at its first call.
+        if (interpreter == nullptr || !look_at_existing(*interpreter, look)) PyErr_Clear();
+    });
+    return !look.is_stopped;
 }
 
 // Called by the interpreter before it ends: a thread without the GIL could not take it any more.
@@ -263,63 +294,106 @@ Result<Grouping> read_groups(const json& message, const Packet& packet) {
                          session_table().target_count());
 }
 
-// What ended the wait for the loader: the session, or how functions are to be told apart now.
+// Of a "look" packet. GIL not held.
+Result<Look> read_look(const Packet& packet) {
+    Look look;
+    if (packet.descriptors.empty()) return look;
+    Result<std::string> text = read_text(packet.descriptors.front().get());
+    if (!text) return text.error();
+    for (const json& key : json::parse(*text)) look.known.insert(key.get<uint64_t>());
+    return look;
+}
+
+// What ended the wait for the loader: the session, how functions are to be told apart now, or that
+// those which exist are to be looked at. Nothing of it: the loader has said nothing.
 struct Word {
     const char* end = nullptr;
-    std::optional<Grouping> grouping;
+    std::optional<Grouping> grouping{};
+    std::optional<Look> look{};
 };
 
-// Waits for word of the loader, passing on what is found. GIL not held.
-Word wait_for_word(Channel& channel) {
+// Passes on what was found; false when the loader is gone. GIL not held.
+bool send_found(Channel& channel) {
+    for (json list = take_found(channel); !list.empty(); list = take_found(channel))
+        if (!send_packet(channel, {{"op", "matched"}, {"matched", list}})) return false;
+    return true;
+}
+
+// Waits for word of the loader, unless it only is to be seen whether there is one, passing on what
+// is found. GIL not held.
+Word wait_for_word(Channel& channel, bool waits) {
     for (;;) {
         pollfd events[] = {{channel.socket.get(), POLLIN, 0}, {channel.wake.get(), POLLIN, 0}};
-        if (::poll(events, 2, -1) < 0 && errno != EINTR) return {"detach", {}};
+        const int ready = ::poll(events, 2, waits ? -1 : 0);
+        if (ready < 0 && errno != EINTR) return {"detach"};
+        if (ready == 0) return {};
+        if (ready < 0) continue;
         if (events[1].revents != 0) {
             uint64_t count = 0;
             [[maybe_unused]] const ssize_t got = ::read(channel.wake.get(), &count, sizeof count);
             {
                 const std::lock_guard lock(channel.mutex);
-                if (channel.exiting) return {"exit", {}};
+                if (channel.exiting) return {"exit"};
             }
-            for (json list = take_found(channel); !list.empty(); list = take_found(channel)) {
-                if (!send_packet(channel, {{"op", "matched"}, {"matched", list}})) {
-                    return {"detach", {}};
-                }
-            }
+            if (!send_found(channel)) return {"detach"};
         }
         if (events[0].revents != 0) {
             const Packet packet = receive_packet(channel);
-            if (packet.text.empty()) return {"detach", {}};
+            if (packet.text.empty()) return {"detach"};
             const json message = json::parse(packet.text, nullptr, false);
             const std::string op = message.is_object() ? message.value("op", "") : "";
-            if (op == "detach") return {"detach", {}};
+            if (op == "detach") return {"detach"};
+            if (op == "look") {
+                Result<Look> look = read_look(packet);
+                return {nullptr, {}, look ? std::move(*look) : Look()};
+            }
             if (op != "groups") continue;
             Result<Grouping> grouping = read_groups(message, packet);
             if (grouping) return {nullptr, std::move(*grouping)};
             if (!send_packet(channel, {{"op", "grouped"},
                                        {"number", message.at("number")},
                                        {"reason", grouping.error().message}}))
-                return {"detach", {}};
+                return {"detach"};
         }
     }
 }
 
+// Says which modules a look has seen, after what it has found. GIL not held.
+bool send_looked(Channel& channel, const Look& look) {
+    if (!send_found(channel)) return false;
+    size_t first = 0;
+    for (bool is_last = false; !is_last;) {
+        const size_t end = std::min(first + kModulesPerPacket, look.modules.size());
+        json keys = json::array();
+        for (; first < end; ++first) keys.push_back(look.modules[first]);
+        is_last = end == look.modules.size();
+        if (!send_packet(channel, {{"op", "looked"}, {"modules", keys}, {"more", !is_last}}))
+            return false;
+    }
+    return true;
+}
+
 // Sends the first packet, and does what the loader says until the end of the session, of which it
-// gives the reason; delays have ended then. GIL held.
+// gives the reason; delays have ended then. A look at the functions that exist gives way to what
+// the loader says meanwhile. GIL held.
 const char* obey(Channel& channel, json answer) {
     Word word;
+    std::optional<Look> look;
+    bool has_looked = false;
     for (;;) {
         {
             const WithoutGil without;
             word = Word(); // the groups of before are not freed with the GIL held
-            if (send_packet(channel, answer))
-                word = wait_for_word(channel);
-            else
-                word.end = "detach";
+            bool is_there = answer.is_null() || send_packet(channel, answer);
+            if (is_there && has_looked) is_there = send_looked(channel, *look);
+            if (std::exchange(has_looked, false)) look.reset();
+            word = is_there ? wait_for_word(channel, !look) : Word{"detach"};
             if (word.end != nullptr) stop_delays();
+            if (word.look) look = std::move(word.look);
         }
         if (word.end != nullptr) return word.end;
-        answer = tell_apart(*word.grouping);
+        answer = word.grouping ? tell_apart(*word.grouping) : json();
+        if (look && !word.grouping) has_looked = look_everywhere(channel, *look);
     }
 }
 
@@ -361,7 +435,8 @@ void take_part(Channel& channel, Packet first) {
         if (Result<void> begun = begin_session(std::move(begin->spec)); !begun) {
             return refuse(channel, begun.error().message);
         }
-        for (std::string& warning : hook_everywhere()) warnings.push_back(std::move(warning));
+        for (std::string& warning : hook_everywhere(begin->looks_later))
+            warnings.push_back(std::move(warning));
     }
     const bool from_start = release_start();
     const std::string version(Py_GetVersion(), std::strcspn(Py_GetVersion(), " "));

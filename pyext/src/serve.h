@@ -19,6 +19,12 @@
 //       process's PID is one of, which goes into its counters. "clock_offset_ns" is what its
 //       CLOCK_MONOTONIC is ahead of the host's, on which the table's windows are.
 //       "groups":N may be there as well, with a last descriptor: as a "groups" packet.
+//       "look":"later" leaves what exists unlooked at until a "look" packet; else it is looked at
+//       before the "ready".
+//   {"op":"look"}
+//       Looks at the functions that exist, but for those of the modules in [KEY...], the text of a
+//       descriptor, if there is one: other processes have told of these. Functions of them are
+//       found at their first call.
 //   {"op":"groups", "number":N}
 //       With a descriptor of a text {"lines":[I...], "groups":[[MODULE, GLOB, NAME, GLOB, T]...]}:
 //       from now on the functions of these lines are told apart by the groups, of which the last
@@ -38,6 +44,9 @@
 //       has run yet.
 //   {"op":"matched", "matched":[...]}  more functions, also right after "ready" when there are
 //   many; "line" is that of the targets file, whatever their group.
+//   {"op":"looked", "modules":[KEY...], "more":BOOL}
+//       All that a look has found was told. KEYs stand for the modules that it has seen; "more":
+//       another such packet follows.
 //   {"op":"grouped", "number":N, "held_ns":N}
 //       It is done: later calls count as their new groups. It took the GIL for so long; with a
 //       "reason" (and perhaps without held_ns) it failed.

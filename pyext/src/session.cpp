@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
-#include <unordered_set>
 
 #include "clock.h"
 #include "gil.h"
@@ -230,16 +229,6 @@ uint32_t session_grouping() {
     return shared().session ? shared().session->spec.grouping.number : 0;
 }
 
-namespace {
-
-std::string module_name(PyObject* globals) {
-    return globals != nullptr && PyDict_Check(globals)
-               ? text_of(PyDict_GetItemString(globals, "__name__"))
-               : "";
-}
-
-} // namespace
-
 Decision decide(Interpreter& interpreter, PyCodeObject* code, PyObject* globals) noexcept {
     const ErrorAside aside;
     const Decision no_match = g_live.no_match.load(std::memory_order_acquire);
@@ -295,137 +284,6 @@ void register_fork_handlers(void (*in_child)()) {
     g_in_child = in_child;
     std::call_once(
         once, [] { ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); });
-}
-
-namespace {
-
-#if SB_GC_LACKS_FUNCTIONS
-// The functions that are values of a module's names or of its classes'.
-void collect_from_names(PyObject* names, std::unordered_set<PyObject*>& seen,
-                        std::vector<Ref>& functions) {
-    const Ref copy(PyDict_Copy(names)); // other threads change the dict meanwhile
-    if (!copy || !seen.insert(names).second) return;
-    PyObject* value = nullptr;
-    for (Py_ssize_t at = 0; PyDict_Next(copy.get(), &at, nullptr, &value);) {
-        if (PyFunction_Check(value) && seen.insert(value).second)
-            functions.push_back(Ref::borrow(value));
-        const Ref members(
-            PyType_Check(value) ? PyType_GetDict(reinterpret_cast<PyTypeObject*>(value)) : nullptr);
-        if (members) collect_from_names(members.get(), seen, functions);
-    }
-}
-
-void collect_from_modules(std::vector<Ref>& functions) {
-    std::unordered_set<PyObject*> seen;
-    const Ref modules(PyDict_Copy(PyImport_GetModuleDict()));
-    PyObject* module = nullptr;
-    for (Py_ssize_t at = 0; modules && PyDict_Next(modules.get(), &at, nullptr, &module);)
-        if (PyModule_Check(module)) collect_from_names(PyModule_GetDict(module), seen, functions);
-    PyErr_Clear();
-}
-#endif
-
-bool collect_functions(std::vector<Ref>& functions) {
-#if SB_GC_LACKS_FUNCTIONS
-    collect_from_modules(functions);
-#endif
-#if SB_MONITORING
-    PyUnstable_GC_VisitObjects(
-        [](PyObject* object, void* argument) {
-            if (PyFunction_Check(object)) {
-                static_cast<std::vector<Ref>*>(argument)->push_back(Ref::borrow(object));
-            }
-            return 1;
-        },
-        &functions);
-    return true;
-#else
-    const Ref gc(stay([] { return PyImport_ImportModule("gc"); }));
-    if (!gc) return false;
-    const Ref objects(PyObject_CallMethod(gc.get(), "get_objects", nullptr));
-    if (!objects) return false;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(objects.get()); ++i) {
-        PyObject* object = PyList_GET_ITEM(objects.get(), i);
-        if (PyFunction_Check(object)) functions.push_back(Ref::borrow(object));
-    }
-    return true;
-#endif
-}
-
-// All functions of the interpreter, their code's names known.
-bool collect_named_functions(Interpreter& interpreter, std::vector<Ref>& functions) {
-    if (!collect_functions(functions)) return false;
-    // A name that the enclosing code gives is exact, one from the function object may have been
-    // set by functools.wraps: enclosing code first.
-    for (const Ref& function : functions) {
-        note_nested_names(interpreter,
-                          reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function.get())));
-    }
-    for (const Ref& function : functions) note_function_name(interpreter, function.get());
-    return true;
-}
-
-// Calls `look` with the code and the globals of each function, giving the GIL up now and then.
-template <typename Look>
-void for_each_function(const std::vector<Ref>& functions, Look look) {
-    constexpr uint64_t kHoldNs = 1000000;
-    uint64_t held_since = now_ns();
-    for (const Ref& function : functions) {
-        look(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function.get())),
-             PyFunction_GET_GLOBALS(function.get()));
-        if (now_ns() - held_since > kHoldNs) {
-            { const WithoutGil without; }
-            held_since = now_ns();
-        }
-    }
-}
-
-// Calls `look` with a code object and all that are nested in it.
-template <typename Look>
-void for_each_nested(PyCodeObject* code, Look look) {
-    if (!look(code)) return;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code->co_consts); ++i) {
-        PyObject* constant = PyTuple_GET_ITEM(code->co_consts, i);
-        if (PyCode_Check(constant))
-            for_each_nested(reinterpret_cast<PyCodeObject*>(constant), look);
-    }
-}
-
-} // namespace
-
-bool look_at_existing(Interpreter& interpreter) {
-    std::vector<Ref> functions;
-    if (!collect_named_functions(interpreter, functions)) return false;
-    for_each_function(functions, [&](PyCodeObject* code, PyObject* globals) {
-        // An inner function is known as soon as the outer one is.
-        for_each_nested(code, [&](PyCodeObject* nested) {
-            const auto known = static_cast<Decision>(
-                reinterpret_cast<uintptr_t>(code_extra(nested, interpreter.decision_index)));
-            if (is_current(known)) return false;
-            decide(interpreter, nested, globals);
-            return true;
-        });
-    });
-    return true;
-}
-
-bool list_functions(Interpreter& interpreter, std::vector<FoundFunction>& list) {
-    std::vector<Ref> functions;
-    if (!collect_named_functions(interpreter, functions)) return false;
-    std::unordered_set<PyCodeObject*> seen; // their functions are held
-    for_each_function(functions, [&](PyCodeObject* code, PyObject* globals) {
-        const std::string module = module_name(globals);
-        for_each_nested(code, [&](PyCodeObject* nested) {
-            if (!seen.insert(nested).second) return false;
-            note_nested_names(interpreter, nested);
-            if ((nested->co_flags & CO_OPTIMIZED) == 0)
-                return true; // the body of a module or class
-            list.push_back(
-                {0, module, qualified_name(interpreter, nested), text_of(nested->co_filename)});
-            return true;
-        });
-    });
-    return true;
 }
 
 } // namespace speedbump::python

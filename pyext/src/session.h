@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "compat.h"
@@ -97,12 +98,23 @@ bool any_hooked();
 // Drops what the hook holds when the interpreter is torn down and runs no code any more.
 void abandon(Interpreter& interpreter);
 
-// Looks at all functions that exist, so that the found ones are known before their first call.
-// Gives the GIL up now and then. False with a Python error set.
-bool look_at_existing(Interpreter& interpreter);
+// What a look at the functions that exist leaves out, and what it saw.
+struct Look {
+    // Modules that are known already, as keys of their names and files.
+    std::unordered_set<uint64_t> known;
+    std::vector<uint64_t> modules; // keys of those that were not, and are now
+    // Asked each time that the GIL was given up, without it: whether to go on.
+    std::function<bool()> goes_on = [] { return true; };
+    bool is_stopped = false; // it did not; nothing is in `modules` then
+};
+
+// Looks at the functions that exist, so that the found ones are known before their first call. The
+// program has the GIL at least half of the time, and waits for it no longer than some 1 ms. False
+// with a Python error set.
+bool look_at_existing(Interpreter& interpreter, Look& look);
 
 // All functions that exist, those nested in others too; each code object once. `line` is 0. Needs
-// no session. Gives the GIL up now and then. False with a Python error set.
+// no session. The GIL is held as by look_at_existing(). False with a Python error set.
 bool list_functions(Interpreter& interpreter, std::vector<FoundFunction>& list);
 
 // The decision for a code object, made at its first call: kept in the code object as the

@@ -62,4 +62,20 @@
     .set count, count + 1
     .endr
 
+    /* Those of the first 2,000 by address. */
+    .section .data.rel.ro, "aw", @progbits
+    .balign 8
+    .globl many_by_address
+    .type many_by_address, @object
+many_by_address:
+    .macro listed number
+    .quad many_\number
+    .endm
+    .set count, 0
+    .rept 2000
+    listed %count
+    .set count, count + 1
+    .endr
+    .size many_by_address, .-many_by_address
+
     .section .note.GNU-stack, "", @progbits

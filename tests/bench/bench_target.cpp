@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The process that the benchmark slows down. Reads one command a line, answers one line each:
 //   calls NAME COUNT   nanoseconds a call
+//   spread COUNT       nanoseconds a call of 2,000 functions (many_0 to many_1999) in random order
 //   forks COUNT        nanoseconds a fork + exit + wait
 //   getppids COUNT     nanoseconds a system call
 //   born               nanoseconds from before a fork until bench_push is slow in the child
@@ -23,9 +24,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
+#include <numeric>
+#include <random>
 #include <string>
 #include <thread>
+#include <vector>
 
 extern "C" {
 void bench_nop5();
@@ -35,6 +40,7 @@ void bench_mov();
 void bench_leaf();
 void many_0();
 void many_5000();
+extern void (*const many_by_address[2000])();
 }
 
 namespace {
@@ -48,6 +54,16 @@ int64_t now_ns() {
 double calls(void (*function)(), long count) {
     const int64_t begin = now_ns();
     for (long i = 0; i < count; ++i) function();
+    return static_cast<double>(now_ns() - begin) / static_cast<double>(count);
+}
+
+double spread(long count) {
+    std::vector<uint16_t> order(std::size(many_by_address));
+    std::iota(order.begin(), order.end(), uint16_t{0});
+    std::shuffle(order.begin(), order.end(), std::mt19937(1));
+    const int64_t begin = now_ns();
+    for (long i = 0; i < count; ++i)
+        many_by_address[order[static_cast<size_t>(i) % order.size()]]();
     return static_cast<double>(now_ns() - begin) / static_cast<double>(count);
 }
 
@@ -132,6 +148,8 @@ int main(int argc, char** argv) {
         long count = 0;
         if (std::sscanf(line, "calls %511s %ld", name, &count) == 2) {
             std::fprintf(answers, "%.2f\n", calls(functions.at(name), count));
+        } else if (std::sscanf(line, "spread %ld", &count) == 1) {
+            std::fprintf(answers, "%.2f\n", spread(count));
         } else if (std::sscanf(line, "forks %ld", &count) == 1) {
             std::fprintf(answers, "%.2f\n", forks(count));
         } else if (std::sscanf(line, "getppids %ld", &count) == 1) {

@@ -42,6 +42,8 @@ def redis() -> Iterator[tuple[int, str, str]]:
         with loaded(*benchmark, "-c", "8", "-n", "1000000000", "-t", "get"):
             yield server.pid, "native:exe:processCommand", """
 +exe:lookupKey
++exe:processInputBuffer
++exe:addReplyBulk
 +exe:writeToClient
 +exe:serverCron
 """

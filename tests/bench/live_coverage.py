@@ -20,7 +20,6 @@ import random
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 
 from experiment import PYTHON_SERVICE, Bench

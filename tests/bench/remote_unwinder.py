@@ -13,7 +13,6 @@ import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 

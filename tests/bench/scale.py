@@ -148,10 +148,10 @@ def main() -> None:
         for _ in range(rounds):
             with tree.watched(off):
                 time.sleep(10)
-            for name, budget in (("discover", "5"), ("sampling", "0.1")):
+            for name, budget in (("discover", []), ("sampling", ["--budget=0.1"])):
                 with tree.watched(results[name]):
-                    costs[name].append(run(speedbump, "discover", "--json", "--for=10s", "--budget",
-                                           budget, "--pid", str(tree.pids[0])))
+                    costs[name].append(run(speedbump, "discover", "--json", "--for=10s", *budget,
+                                           "--pid", str(tree.pids[0])))
             for name, options in (("one", ["--no-children"]), ("all", [])):
                 with tree.watched(results[name]):
                     costs[name].append(attach(speedbump, tree.pids[0], *options))

@@ -5,8 +5,9 @@ of 200 ms, in the same run.
 
   slices.py SPEEDBUMP [redis|nginx|flask]...    as root
 
-Prints each target's criticality with half the width of its interval by both, and what the experiment
-cost itself. SLICES_SECONDS (60) is how long each takes.
+Prints each target's criticality with half the width of its interval by both, its full dose, and what the
+experiment cost itself. SLICES_SECONDS (60) is how long each takes. Half of the targets have a dose in a
+slice: at --max-slowdown=150% five may have doses of a quarter of a unit each.
 """
 
 import json
@@ -23,12 +24,13 @@ SECONDS = int(os.environ.get("SLICES_SECONDS", "60"))
 SLICE = {"redis": "4ms", "nginx": "4ms", "flask": "20ms"}  # as short as each service answers
 
 
-def measure(speedbump: str, pid: int, progress: str, targets: str, *arguments: str) -> dict:
+def measure(speedbump: str, pid: int, progress: str, targets: str, *arguments: str,
+            seconds: int = SECONDS) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         document = pathlib.Path(folder) / "result.json"
         subprocess.run(
             [speedbump, "experiment", "-q", "--pid", str(pid), "--progress", progress,
-             f"--time={SECONDS}s", "--max-cpu=2", "--max-slowdown=100%", "--output", str(document),
+             f"--time={seconds}s", "--max-cpu=2", "--max-slowdown=150%", "--output", str(document),
              *arguments, targets],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )
@@ -44,13 +46,16 @@ def show(title: str, document: dict) -> None:
     looking = progress["looking_ns"]
     share = 100 / progress["period_ns"] if progress["period_ns"] else 0
     print(f"{title}: {100 * document['tool_cpu']:.2f} % of a CPU, cost of looking "
-          f"{looking['value'] * share:+.1f} +- {half_width(looking) * share:.1f} %"
+          f"{looking['value'] * share:+.2f} +- {half_width(looking) * share:.2f} %"
           if looking else title)
+    doses_of = {target["name"]: target["doses_ns"] for target in document["targets"]}
     for result in progress["targets"]:
         estimate = result.get("criticality")
         shown = (f"{estimate['value']:>9.3f} +- {half_width(estimate):.3f}"
                  if estimate and estimate["high"] is not None else f"{'-':>9}")
-        print(f"  {result['name']:<44} {shown}  {result['verdict']}", flush=True)
+        doses = doses_of[result["name"]]
+        dose = f"{doses[-1] / 1000:.2f} us" if doses else "-"
+        print(f"  {result['name']:<44} {shown}  {result['verdict']}, {dose}", flush=True)
 
 
 def main() -> None:

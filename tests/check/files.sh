@@ -13,6 +13,20 @@ project_files() {
     done
 }
 
+# scripts_of PROGRAMS PATTERN...: files that are named so, or whose first line runs one of these (a regex).
+scripts_of() {
+    local programs=$1 file pattern
+    shift
+    while IFS= read -r file; do
+        for pattern in "$@"; do
+            # shellcheck disable=SC2053 # it is a pattern
+            [[ $file == $pattern ]] && printf '%s\n' "$file" && continue 2
+        done
+        grep -qaE "^#!.*\b($programs)\b" <(head -n 1 -- "$file") && printf '%s\n' "$file"
+    done < <(project_files .)
+    return 0
+}
+
 need() {
     command -v "$1" >/dev/null && return
     echo "skipped: no $1 on this host"

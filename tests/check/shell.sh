@@ -5,13 +5,7 @@ set -euo pipefail
 . "$(dirname "$0")/files.sh"
 need shellcheck
 
-scripts=()
-while IFS= read -r file; do
-    case $file in
-    *.sh | *.bash) scripts+=("$file") ;;
-    *) grep -qaE '^#!.*\b(ba)?sh\b' <(head -n 1 -- "$file") && scripts+=("$file") ;;
-    esac
-done < <(project_files)
+mapfile -t scripts < <(scripts_of '(ba)?sh' '*.sh' '*.bash')
 echo "${#scripts[@]} scripts"
 [ "${#scripts[@]}" -gt 5 ]
 # SC2054: a comma inside a word of an array is meant (-Wl,-rpath)

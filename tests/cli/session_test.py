@@ -162,7 +162,9 @@ class Attach(SessionTest):
             code = file.read()
         tool = self.attach("--pid", slowee.pid, self.write("+exe:work delay=1us\n"))
         self.read_until(tool.stdout, f"{SLOWEE}:work")
-        time.sleep(0.2)
+        deadline = time.monotonic() + 10
+        while not self.text_of(slowee.pid, code) and time.monotonic() < deadline:
+            time.sleep(0.01)
         self.assertNotEqual(self.text_of(slowee.pid, code), [])
         tool.send_signal(signal.SIGINT)
         self.finish(tool)

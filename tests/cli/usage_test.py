@@ -304,7 +304,8 @@ class Compare(CommandLineTest):
             blocks.append({"confirms": False, "slices": slices})
         return self.write(json.dumps({
             "schema": "speedbump/experiment/1", "version": "0", "host": "alpha", "kernel": "6.1",
-            "machine": "x86_64", "started_unix_ns": 0, "seed": seed, "progress": [self.PROGRESS],
+            "machine": "x86_64", "engine": "bpf", "started_unix_ns": 0, "seed": seed,
+            "progress": [self.PROGRESS],
             "settings": {"slice_ns": 200_000_000, "settle_ns": 0, "precision": 0.05,
                          "max_slowdown": 0.5, "max_cpu": 1},
             "targets": [{"name": "+exe:f", "role": "target", "functions": ["f"],

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Forks all the time: CHAINS lines of descent, each process bearing its successor within 2 ms and
 // ending, and some children that stay, up to LEAVES. On a line of standard input everybody alive
-// stops forking, waits SETTLE_MS, and times calls of work_push. Answers "ALIVE FAST FORKS": how
+// stops forking, and on the next one times calls of work_push. Answers "ALIVE FAST FORKS": how
 // many processes there were, how many of them had a call of less than THRESHOLD_US, and how many
 // forks had been made. Orphans become children of the first process, so that everybody descends
 // from it at every moment.
@@ -22,7 +22,7 @@
 namespace {
 
 struct Shared {
-    std::atomic<int> measuring{0};
+    std::atomic<int> lines{0}; // that were heard
     std::atomic<int> leaves{0};
     std::atomic<int> reported{0};
     std::atomic<int> fast{0};
@@ -31,7 +31,7 @@ struct Shared {
 };
 
 Shared* shared;
-long settle_ms, threshold_us;
+long threshold_us;
 int leaf_limit;
 pid_t first; // without it, or after some time, the storm is over
 const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -49,11 +49,10 @@ long fastest_call_us() {
 }
 
 [[noreturn]] void measure() {
-    while (!shared->measuring) {
+    while (shared->lines < 2) {
         if (kill(first, 0) != 0) _exit(1);
         usleep(1000);
     }
-    usleep(static_cast<useconds_t>(settle_ms * 1000));
     if (fastest_call_us() < threshold_us) ++shared->fast;
     ++shared->reported;
     _exit(0);
@@ -70,7 +69,7 @@ bool become_child() {
     for (;;) {
         seed = seed * 1103515245u + 12345u;
         usleep(seed >> 16 & 2047);
-        if (shared->measuring) measure();
+        if (shared->lines > 0) measure();
         if (kill(first, 0) != 0 || std::chrono::steady_clock::now() > give_up) _exit(1);
         if (seed >> 28 == 0 && shared->leaves.fetch_add(1) < leaf_limit && become_child())
             measure();
@@ -81,11 +80,10 @@ bool become_child() {
 } // namespace
 
 int main(int argc, char** argv) {
-    if (argc != 5) return 2;
+    if (argc != 4) return 2;
     const int chains = std::atoi(argv[1]);
     leaf_limit = std::atoi(argv[2]);
-    settle_ms = std::atol(argv[3]);
-    threshold_us = std::atol(argv[4]);
+    threshold_us = std::atol(argv[3]);
     void* memory =
         mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return 1;
@@ -97,10 +95,11 @@ int main(int argc, char** argv) {
         if (become_child()) chain(static_cast<unsigned>(i) * 2654435761u);
     std::puts("ready");
     std::fflush(stdout);
-    while (std::getchar() != '\n') {
-        if (std::feof(stdin)) break;
+    for (; shared->lines < 2; ++shared->lines) {
+        while (std::getchar() != '\n') {
+            if (std::feof(stdin)) break;
+        }
     }
-    shared->measuring = 1;
     const auto everybody = [&] { return chains + std::min<int>(shared->leaves, leaf_limit); };
     while (shared->reported < everybody() && std::chrono::steady_clock::now() < give_up)
         usleep(10'000);

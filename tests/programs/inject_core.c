@@ -33,28 +33,33 @@ static void answer(int channel, const char *text)
 #ifdef SB_FLOOD
 struct flood {
     int channel;
+    const char *op, *entries;
+    unsigned long names;
     char packet[60000];
 };
 
-/* Long, so that to read it takes longer than to send it. */
-static void fill(struct flood *flood, const char *op, const char *entries)
+/* Long, so that to read it takes longer than to send it; each function by a name of its own. */
+static void fill(struct flood *flood)
 {
     char *at = flood->packet;
     char *end = flood->packet + sizeof(flood->packet) - 64;
 
-    at += sprintf(at, "{\"op\":\"%s\",\"%s\":[{}", op, entries);
+    at += sprintf(at, "{\"op\":\"%s\",\"%s\":[{}", flood->op, flood->entries);
     while (at < end)
-        at += sprintf(at, ",{}");
+        at += sprintf(at, ",{\"name\":\"f%lu\"}", flood->names++);
     sprintf(at, "]}");
 }
 
 static void *send_for_ever(void *argument)
 {
     struct flood *flood = argument;
-    size_t size = strlen(flood->packet);
 
-    while (send(flood->channel, flood->packet, size, MSG_NOSIGNAL) >= 0 || errno == EINTR)
-        ;
+    ssize_t sent;
+
+    do {
+        fill(flood);
+        sent = send(flood->channel, flood->packet, strlen(flood->packet), MSG_NOSIGNAL);
+    } while (sent >= 0 || errno == EINTR);
     return NULL;
 }
 
@@ -74,9 +79,10 @@ static void talk(int channel)
         packet[got] = '\0';
         if (strstr(packet, "\"begin\"")) {
             answer(channel, "{\"op\":\"ready\",\"matched\":[]}");
-            fill(&flood, "matched", "matched");
+            flood.op = flood.entries = "matched";
         } else {
-            fill(&flood, "functions", lists++ ? "functions" : "others");
+            flood.op = "functions";
+            flood.entries = lists++ ? "functions" : "others";
         }
         flows = pthread_create(&thread, NULL, send_for_ever, &flood) == 0;
     }

@@ -7,14 +7,23 @@
 //   check       "right COUNT" as long as every result was, and so many were made in all
 //   fork        a child that takes the commands from here until it ends: "PID"
 //   end         of a child: "ended"
+//   rename NAME  the thread that hears gets another name: "done"
+//   timens      children that are forked from now on are in another time namespace: "done"
 //   handlers    how many signal handlers have run: "COUNT"
+//   from NAME N  calls of hot_mix that caller_one, caller_two or lib_calls makes: "done"
+//   named NAME N  calls of hot_mix on a thread that gives itself that name: "done"
 //
-// Modes: loop, threads, alarm, altstack, throw, longjmp, fork, vfork, spawn, sleep.
+// Modes: loop, threads, crowd, alarm, altstack, nested, throw, longjmp, context, fork, vfork,
+// spawn, library, sleep.
+#include <dlfcn.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -22,6 +31,8 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <stdexcept>
 #include <string>
@@ -91,9 +102,37 @@ hot_thunk:
     .popsection
 )");
 
+// A jump into it takes the place of its return, and of padding behind that.
+HOT uint64_t hot_short(uint64_t a);
+asm(R"(
+    .pushsection .text
+    .p2align 4
+    .globl hot_short
+    .type hot_short, @function
+hot_short:
+    lea 1(%rdi), %rax
+    ret
+    .size hot_short, . - hot_short
+    .p2align 4
+    .popsection
+)");
+
 HOT double hot_float(double a, double b) {
     asm volatile("" : "+x"(a), "+x"(b));
     return a * 1.5 + b;
+}
+
+// What calls hot_mix and goes on behind it.
+HOT uint64_t caller_one(uint64_t turn) {
+    const uint64_t made_of = hot_mix(turn, 1, 2, 3);
+    asm volatile("" : : "r"(made_of) : "memory");
+    return made_of;
+}
+
+HOT uint64_t caller_two(uint64_t turn) {
+    const uint64_t made_of = hot_mix(turn, 1, 2, 3);
+    asm volatile("" : : "r"(made_of) : "memory");
+    return made_of;
 }
 
 namespace {
@@ -116,6 +155,7 @@ void work(uint64_t turn) {
     expect(hot_mix(turn, 2, turn + 3, 4) == plain_mix(turn, 2, turn + 3, 4));
     expect(hot_thunk(turn, 5, turn + 1, 6) == plain_mix(turn, 5, turn + 1, 6));
     expect(hot_leaf(words, turn) == plain_leaf(words, turn));
+    expect(hot_short(turn) == turn + 1);
     const uint64_t depth = turn % 8;
     expect(hot_recurse(depth) == 1 + depth * (depth + 1) / 2);
     const auto value = static_cast<double>(turn % 1000);
@@ -146,8 +186,9 @@ void on_alarm(int) {
     errno = before;
 }
 
-void start_alarms(bool on_own_stack) {
-    if (on_own_stack) {
+// `flags`: SA_ONSTACK, or SA_NODEFER for handlers in handlers.
+void start_alarms(int flags) {
+    if ((flags & SA_ONSTACK) != 0) {
         stack_t stack{};
         stack.ss_size = 64 * 1024;
         stack.ss_sp = std::malloc(stack.ss_size);
@@ -155,7 +196,7 @@ void start_alarms(bool on_own_stack) {
     }
     struct sigaction action {};
     action.sa_handler = on_alarm;
-    action.sa_flags = SA_RESTART | (on_own_stack ? SA_ONSTACK : 0);
+    action.sa_flags = SA_RESTART | flags;
     sigaction(SIGALRM, &action, nullptr);
     itimerval timer{{0, 500}, {0, 500}};
     setitimer(ITIMER_REAL, &timer, nullptr);
@@ -196,6 +237,41 @@ void spawn_once(uint64_t) {
     expect_exit(pid);
 }
 
+// Works on a stack that it leaves and comes back to.
+thread_local ucontext_t outside, inside;
+thread_local uint64_t turn_of_context;
+
+void work_in_context() {
+    for (;;) {
+        work(turn_of_context);
+        swapcontext(&inside, &outside);
+    }
+}
+
+void switch_context(uint64_t turn) {
+    thread_local std::vector<char> stack;
+    if (stack.empty()) {
+        stack.resize(64 * 1024);
+        getcontext(&inside);
+        inside.uc_stack.ss_sp = stack.data();
+        inside.uc_stack.ss_size = stack.size();
+        makecontext(&inside, work_in_context, 0);
+    }
+    turn_of_context = turn;
+    expect(swapcontext(&outside, &inside) == 0);
+}
+
+std::string library_path() {
+    return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "libslowlib.so";
+}
+
+void load_and_unload(uint64_t) {
+    static const std::string path = library_path();
+    void* const library = dlopen(path.c_str(), RTLD_NOW);
+    expect(library != nullptr && dlsym(library, "lib_work") != nullptr);
+    expect(dlclose(library) == 0);
+}
+
 template <typename Turn>
 void repeat(Turn turn) {
     for (uint64_t i = 0;; ++i) {
@@ -224,9 +300,40 @@ void run_mode(const std::string& mode) {
                 });
             for (std::thread& thread : threads) thread.join();
         });
-    if (mode == "alarm") start_alarms(false);
-    if (mode == "altstack") start_alarms(true);
+    if (mode == "context") repeat(switch_context);
+    if (mode == "library") repeat(load_and_unload);
+    if (mode == "crowd")
+        for (unsigned i = 0; i < 8 * std::thread::hardware_concurrency(); ++i)
+            std::thread([] { repeat([](uint64_t) {}); }).detach();
+    if (mode == "alarm") start_alarms(0);
+    if (mode == "altstack") start_alarms(SA_ONSTACK);
+    if (mode == "nested") start_alarms(SA_NODEFER);
     repeat([](uint64_t) {});
+}
+
+using Caller = uint64_t (*)(uint64_t);
+
+uint64_t call_from_library(uint64_t turn) {
+    using Mix = uint64_t (*)(uint64_t, uint64_t, uint64_t, uint64_t);
+    static const auto function = reinterpret_cast<uint64_t (*)(Mix, uint64_t)>(
+        dlsym(dlopen(library_path().c_str(), RTLD_NOW), "lib_calls"));
+    return function(hot_mix, turn);
+}
+
+// Whether all were right.
+bool call_from(Caller caller, uint64_t count) {
+    uint64_t mistakes = 0;
+    for (uint64_t i = 0; i < count; ++i) mistakes += caller(i) != plain_mix(i, 1, 2, 3);
+    return mistakes == 0;
+}
+
+bool call_on_thread(const std::string& name, uint64_t count) {
+    bool is_right = false;
+    std::thread([&] {
+        prctl(PR_SET_NAME, name.c_str());
+        is_right = call_from(caller_one, count);
+    }).join();
+    return is_right;
 }
 
 bool answer(const std::string& line) {
@@ -252,6 +359,22 @@ bool answer(const std::string& line) {
         }
         expect_exit(pid);
         std::cout << "ended" << std::endl;
+    } else if (command == "from" || command == "named") {
+        const std::string name = rest.substr(0, rest.find(' '));
+        const uint64_t count = std::stoull(rest.substr(name.size()));
+        const Caller caller = name == "caller_one"   ? caller_one
+                              : name == "caller_two" ? caller_two
+                                                     : call_from_library;
+        const bool is_right =
+            command == "from" ? call_from(caller, count) : call_on_thread(name, count);
+        std::cout << (is_right ? "done" : "wrong") << std::endl;
+    } else if (command == "rename") {
+        prctl(PR_SET_NAME, rest.c_str());
+        std::cout << "done" << std::endl;
+    } else if (command == "timens") {
+        const bool is_elsewhere = unshare(CLONE_NEWTIME) == 0;
+        std::ofstream("/proc/self/timens_offsets") << "monotonic 1000 0" << std::endl;
+        std::cout << (is_elsewhere ? "done" : "failed") << std::endl;
     } else if (command == "end") {
         _exit(0);
     } else {

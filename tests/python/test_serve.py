@@ -204,6 +204,103 @@ def test_functions_found_later_are_told(serve):
     assert sorted(names) == ["<module>", "new"]
 
 
+def looked(channel):
+    """The names of what a look finds, and the modules that it has seen."""
+    names, modules = [], []
+    while True:
+        message = channel.receive()
+        if message["op"] == "matched":
+            names += [entry["name"] for entry in message["matched"]]
+            continue
+        assert message["op"] == "looked", message
+        modules += message["modules"]
+        if not message["more"]:
+            return names, modules
+
+
+def test_functions_are_looked_at_once_the_hooks_are_in(serve):
+    served, (channel,) = serve()
+    table = loader.Table(1)
+    assert channel.begin(table, "__main__:*\n", look="later")["matched"] == []
+    table.arm()
+    before = [served.ask("f()")]
+    assert table.hits() >= 1  # and what called it
+    while "f" not in before:
+        before += [one["name"] for one in channel.receive()["matched"]]
+    channel.send({"op": "look"})
+    names, modules = looked(channel)
+    assert {"g", "outer", "outer.<locals>.inner"} <= set(names) and "f" not in names
+    assert len(modules) == len(set(modules)) > 1
+
+
+def test_modules_that_other_processes_told_of_are_not_looked_at(serve):
+    (_, (first,)), (second, (other,)) = serve(), serve()
+    first.begin(loader.Table(1), "*:*\n", look="later")
+    first.send({"op": "look"})
+    names, modules = looked(first)
+    assert "g" in names
+    # The second has one module more, and all others are the same files.
+    table = loader.Table(1)
+    second.ask("exec('def more(): pass', vars(sys.modules.setdefault('m', type(sys)('m'))))")
+    second.ask("vars(sys.modules['m']).update(__file__='/srv/m.py')")
+    other.begin(table, "*:*\n", look="later")
+    known = loader.text_file(modules)
+    other.send({"op": "look"}, known)
+    names, more = looked(other)
+    assert "more" in names and "g" not in names, names
+    assert len(more) == 1 and more[0] not in modules
+    table.arm()
+    second.ask("g()")
+    while "g" not in [one["name"] for one in other.receive()["matched"]]:
+        pass
+    # With nothing new it is over at once; what the reply to g() has called may be told of meanwhile.
+    known = loader.text_file(modules + more)
+    other.send({"op": "look"}, known)
+    names, more = looked(other)
+    assert more == [] and "outer" not in names, (names, more)
+
+
+def test_a_look_leaves_the_program_its_turns(serve):
+    served, (channel,) = serve()
+    served.ask("exec(''.join(f'def n{i}(): pass\\n' for i in range(30000)), globals())")
+    served.ask("start_loop()")
+    channel.begin(loader.Table(1), "__main__:*\n", look="later")
+
+    def spent():
+        return {path: int((path / "schedstat").read_text().split()[0])
+                for path in pathlib.Path(f"/proc/{served.process.pid}/task").iterdir()}
+
+    threads = sorted(spent(), key=lambda path: int(path.name))
+    _, server, loop = threads
+    before = spent()
+    channel.send({"op": "look"})
+    names, _ = looked(channel)
+    after = spent()
+    assert len(names) > 30000
+    # It gives the interpreter's lock up for as long as it has held it; to give it up for no time was
+    # to keep it.
+    ours, its = (after[path] - before[path] for path in (server, loop))
+    assert its > ours / 5, (ours, its)
+
+
+def test_a_look_gives_way_to_the_end_and_to_groups(serve):
+    served, (channel,) = serve()
+    served.ask("exec(''.join(f'def n{i}(): pass\\n' for i in range(30000)), globals())")
+    table = loader.Table(2)
+    channel.begin(table, "__main__:*\n", lines=[0], look="later")
+    channel.send({"op": "look"})
+    channel.groups(1, [0], [["__main__", False, "f", False, 1]])
+    messages = []
+    while not messages or messages[-1]["op"] != "looked" or messages[-1]["more"]:
+        messages.append(channel.receive())
+    assert [one for one in messages if one["op"] == "grouped"] != []
+    assert sum(len(one["matched"]) for one in messages if one["op"] == "matched") > 30000
+    channel.send({"op": "look"})
+    channel.send({"op": "detach"})
+    while (message := channel.receive())["op"] != "gone":
+        assert message["op"] in ("matched", "looked")
+
+
 def test_functions_are_told_apart_while_hooks_are_in(serve):
     served, (channel,) = serve()
     table = loader.Table(6)

@@ -9,11 +9,12 @@ import os
 import pathlib
 import signal
 import subprocess
-import time
 import xml.etree.ElementTree
 
 from experiment_test import PROGRESS, start
-from harness import SPEEDBUMP, Run, expect_restored, main, scratch
+from harness import (
+    SPEEDBUMP, Run, changed_bytes, cpu_ns, expect_restored, leave_none, main, scratch, wait_for,
+)
 
 # As long as this host's noise makes necessary.
 UNTIL_KNOWN = ("--precision=8%", "--time=120s")
@@ -86,13 +87,24 @@ def test_percentiles_of_both() -> None:
     assert done.change("p50")["low"] > 1, done
 
 
-def test_one_that_ends_is_doubted() -> None:
-    services = pair(40000, 40000)
+def begin(services, *arguments: str) -> subprocess.Popen:
+    """A comparison that has begun to measure: each of the two has worked for a while since it was
+    probed."""
     experiment = subprocess.Popen(
         [SPEEDBUMP, "experiment", "--ab", *(str(one.pid) for one in services), "--progress",
-         PROGRESS, "--time=60s", "--fail-if-worse=1%"],
+         PROGRESS, *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(5)
+    leave_none(lambda: (experiment.kill(), experiment.wait()))
+    wait_for(lambda: all(changed_bytes(one.pid) for one in services), 60, "probes in both")
+    before = [cpu_ns(one.pid) for one in services]
+    wait_for(lambda: all(cpu_ns(one.pid) - ns > 2e9 for one, ns in zip(services, before)), 120,
+             "two seconds of work of each")
+    return experiment
+
+
+def test_one_that_ends_is_doubted() -> None:
+    services = pair(40000, 40000)
+    experiment = begin(services, "--time=300s", "--fail-if-worse=1%")
     services[1].kill()
     services[1].wait()
     out, err = experiment.communicate(timeout=60)
@@ -103,11 +115,7 @@ def test_one_that_ends_is_doubted() -> None:
 
 def test_interrupted() -> None:
     services = pair(40000, 40000)
-    experiment = subprocess.Popen(
-        [SPEEDBUMP, "experiment", "--ab", *(str(one.pid) for one in services), "--progress",
-         PROGRESS],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(5)
+    experiment = begin(services)
     experiment.send_signal(signal.SIGINT)
     out, err = experiment.communicate(timeout=20)
     assert experiment.returncode == 1 and "ended by: interrupted" in out, out + err

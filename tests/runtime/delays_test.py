@@ -8,8 +8,9 @@ import statistics
 import time
 
 from harness import (
-    MS, KernelLog, Patience, Run, Session, calls, calls_by_pid, cpu_ns, delayed, delays, expect_ratio,
-    expect_slowed, expect_unslowed, main, need, scratch, start_puppet, targets_file,
+    MS, KernelLog, Patience, Run, Session, await_counted, calls, calls_by_pid, cpu_ns, delayed,
+    delays, expect_ratio, expect_slowed, expect_unslowed, main, need, scratch, start_puppet,
+    targets_file,
 )
 
 WORK = ("work_push", "work_nop", "work_step", "work_late")
@@ -84,29 +85,30 @@ def test_counters_are_exact_and_delay_zero_only_counts() -> None:
 def test_counters_tell_processes_and_threads_apart() -> None:
     parent = start_puppet()
     with Session("+exe:work_push delay=10us", pid=parent.pid) as session:
-        time.sleep(0.5)
         one, two = parent.offspring("child"), parent.offspring("child")
-        time.sleep(0.5)
         began = time.monotonic_ns()
+        of_one = 22 + await_counted(session, one, "work_push")
+        of_two = 300 + await_counted(session, two, "work_push")
         parent.call("work_push", 11)
         one.call("work_push", 22)
         two.ask("threads 3 work_push 100")
         took = time.monotonic_ns() - began
         final = session.stop()
-    assert calls_by_pid(final, "work_push") == {parent.pid: 11, one.pid: 22, two.pid: 300}, final
-    assert final["all"]["requested_ns"] == 333 * 10_000
+    of_each = {parent.pid: 11, one.pid: of_one, two.pid: of_two}
+    assert calls_by_pid(final, "work_push") == of_each, final
+    requested = sum(of_each.values()) * 10_000
+    assert final["all"]["requested_ns"] == requested
     # As long as others want the CPU in the midst of a delay it lasts; three at a time.
-    assert 0.99 * 333 * 10_000 <= final["all"]["measured_ns"] <= 3 * took, (final["all"], took)
+    assert 0.99 * requested <= final["all"]["measured_ns"] <= 3 * took, (final["all"], took)
 
 
 def test_every_nth_is_exact_over_the_tree() -> None:
     parent = start_puppet()
     with Session("+exe:work_push delay=50us every=10", pid=parent.pid) as session:
-        time.sleep(0.5)
         child = parent.offspring("child")
-        time.sleep(0.5)
+        before = await_counted(session, child, "work_push")
         child.send("threads 4 work_push 1001")
-        parent.call("work_push", 996)
+        parent.call("work_push", 996 - before)
         child.hear()
         final = session.stop()
     assert calls(final, "work_push") == 5000
@@ -115,9 +117,13 @@ def test_every_nth_is_exact_over_the_tree() -> None:
 
 def test_every_nth_call_of_one_thread() -> None:
     target = start_puppet()
-    with Session("+exe:work_push delay=5ms every=4", pid=target.pid):
+    with Session("+exe:work_push delay=5ms every=4", pid=target.pid) as session:
         slow = delayed(target, "work_push", 5 * MS, 40)
-    assert slow == [False, False, False, True] * 10, slow
+        final = session.stop()
+    assert calls(final, "work_push") == 40 and delays(final, "work_push") == 10, final
+    wrong = [one for one, right in zip(slow, [False, False, False, True] * 10)
+             if one not in (right, None)]
+    assert not wrong, slow
 
 
 def test_start_and_duration_of_a_line() -> None:

@@ -6,8 +6,9 @@ import math
 import mmap
 import os
 import pathlib
-import subprocess
+import signal
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -17,8 +18,9 @@ import mixed_test
 import pythons
 import services_test
 from browser import Cells, browse
-from harness import *
-from harness import _leftovers
+from harness import (
+    SPEEDBUMP, Run, Skip, _leftovers, children, main, need, scratch, targets_file, wait_for,
+)
 
 
 LARGE_TREE = pathlib.Path(__file__).parents[1] / "programs" / "large_tree.py"
@@ -66,6 +68,21 @@ def waited_for_a_cpu(pid: int) -> int:
     return int(pathlib.Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1])
 
 
+class Waiting:
+    """Of how many stacks the times may stand elsewhere: all that a first thread waited for a CPU, which
+    counts for the few in which it was found waiting."""
+
+    def __init__(self, pid: int, rate: int = 99):
+        self._pid, self._rate, self._before = pid, rate, waited_for_a_cpu(pid)
+
+    def stacks(self) -> float:
+        return (waited_for_a_cpu(self._pid) - self._before) * self._rate / 1e9
+
+
+def widened(least: float, most: float, share: float) -> tuple[float, float]:
+    return max(least - share, 1e-6), min(most + share, 1 - 1e-6)
+
+
 def take(targets: pathlib.Path, pid: int) -> dict:
     """Feeds the file to `check` and `attach`; what check made of it."""
     lines = [line for line in targets.read_text().splitlines() if line[:1] not in ("", "#")]
@@ -102,15 +119,13 @@ def test_redis() -> None:
 
 def test_redis_by_a_glob() -> None:
     with services_test.redis() as server, services_test.RedisLoad(server.port) as load:
-        before = load.requests
-        start = time.monotonic()
-        found = discover(
-            server.pid, "--for", "2s", "--budget", "50", "--native", "processCommand",
-            "--native", "nothing_of_this_name",
-        )  # fmt: skip
-        rate = (load.requests - before) / (time.monotonic() - start)
+        with Rates(lambda: load.requests) as rates:
+            found = discover(
+                server.pid, "--for", "2s", "--budget", "50", "--native", "processCommand",
+                "--native", "nothing_of_this_name",
+            )  # fmt: skip
         (one,) = [f for f in found["native"]["functions"] if f["name"] == "processCommand"]
-        assert rate / 3 < one["calls_per_second"] < rate * 3, (rate, one)
+        rates.expect(one, 1.3)
         assert list(one["processes"]) == [str(server.pid)]
         assert any("nothing_of_this_name" in line for line in found["native"]["no_such_function"])
 
@@ -151,17 +166,19 @@ def test_the_shop() -> None:
     try:
         folder = scratch()
         targets, collapsed = folder / "targets.txt", folder / "stacks.txt"
+        waiting = [Waiting(pid, 500) for pid in children(shop.pid)]
         found = discover(
             shop.pid, "--for", "4s", "--native", "libsqlite3.so*:sqlite3_*", "--budget", "30",
             "--rate", "500", "--top", "0", "-o", str(targets), "--collapsed", str(collapsed),
         )  # fmt: skip
+        lumps = sum(one.stacks() for one in waiting)
         python = {one["function"]: one for one in found["python"]["functions"]}
         assert "buy" in python and python["buy"]["total"] > 0, list(python)[:20]
         stacks = found["stacks"]
         print(f"  {stacks}")
         # Its threads sleep for less than 0.1 ms at a time: some run on before they are copied.
         moved = stacks["failed_why"]["ran_meanwhile"]
-        assert stacks["not_whole"] + stacks["failed"] - moved < 0.05 * stacks["all"], stacks
+        assert stacks["not_whole"] + stacks["failed"] - moved < 0.05 * stacks["all"] + lumps, (lumps, stacks)
         assert moved < 0.1 * stacks["all"], stacks
         native = {one["name"]: one for one in found["native"]["functions"]}
         assert "sqlite3_step" in native, list(native)
@@ -383,10 +400,12 @@ def test_native_time_goes_where_it_goes() -> None:
     process = subprocess.Popen([str(folder / "main"), str(folder / "times.txt")])
     collapsed, targets = folder / "stacks.txt", folder / "targets.txt"
     try:
+        waiting = Waiting(process.pid, 500)
         found = discover(
             process.pid, "--for", "6s", "--native", "exe:*", "--collapsed", str(collapsed),
             "-o", str(targets), "--rate", "500",
         )  # fmt: skip
+        lumps = waiting.stacks()
         stacks = found["stacks"]
         assert stacks["not_whole"] + stacks["failed"] <= 0.01 * stacks["all"], stacks
         counts = {"hot": 0, "warm": 0}
@@ -396,7 +415,8 @@ def test_native_time_goes_where_it_goes() -> None:
                 if name in names:
                     assert names[names.index(name) - 1] == "serve", names
                     counts[name] += int(line.rpartition(" ")[2])
-        truth = true_share((folder / "times.txt").read_text(), stacks)
+        truth = widened(*true_share((folder / "times.txt").read_text(), stacks),
+                        lumps / sum(counts.values()))
         assert is_likely(counts["hot"], sum(counts.values()), *truth), (counts, truth)
         first = found["native"]["functions"][0]
         assert first["name"] == "turn", first
@@ -418,18 +438,61 @@ def counter(folder: pathlib.Path) -> tuple[pathlib.Path, mmap.mmap]:
 
 
 # One function runs all the time and is called now and then, one very often; 20,000 are never called.
+# Calls of large() take so long that a probe in each is well within the budget on any host.
 FEW_OF_MANY = """
 #include <fcntl.h>
 #include <sys/mman.h>
 static volatile unsigned sink;
 __attribute__((noinline)) void small(void) { sink++; }
-__attribute__((noinline)) void large(void) { for (unsigned i = 0; i < 40000; i++) small(); }
+__attribute__((noinline)) void large(void) { for (unsigned i = 0; i < 400000; i++) small(); }
 int main(int argc, char **argv) {
     int fd = open(argv[1], O_RDWR);
     volatile long *count = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     for (;;) { large(); ++*count; }
 }
 """
+
+
+class Rates:
+    """How fast a count grows, by looks at it each 10 ms."""
+
+    def __init__(self, count):
+        self.seen: list[tuple[float, int]] = []  # seconds, and the count then
+        self._count = count
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def _look(self) -> None:
+        while True:
+            self.seen.append((time.monotonic(), self._count()))
+            if self._ends.wait(0.01):
+                return
+
+    def __enter__(self) -> "Rates":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    def within(self, seconds: float) -> tuple[float, float]:
+        """The least and the most a second, in any stretch that is so long."""
+        rates, first = [], 0
+        for at, count in self.seen:
+            while self.seen[first + 1][0] <= at - seconds:
+                first += 1
+            begin, before = self.seen[first]
+            if at - begin >= seconds:
+                rates.append((count - before) / (at - begin))
+        return min(rates), max(rates)
+
+    def expect(self, one: dict, factor: float) -> tuple[float, float]:
+        """That a function counted so many calls a second, which is done for a part of the time only:
+        what runs beside it takes CPU from it, and not all of the time the same. Gives the bounds."""
+        least, most = self.within(one["watched_ns"] / 1e9)
+        assert least / factor < one["calls_per_second"] < most * factor, (least, most, one)
+        return least, most
 
 
 def test_what_runs_is_counted_and_what_does_not_is_one_number() -> None:
@@ -448,17 +511,18 @@ def test_what_runs_is_counted_and_what_does_not_is_one_number() -> None:
     targets = folder / "targets.txt"
     try:
         wait_for(lambda: struct.unpack_from("q", shared)[0] > 0, 10, "a call")
-        before, start = struct.unpack_from("q", shared)[0], time.monotonic()
-        native = discover(process.pid, "--for", "6s", "-o", str(targets))["native"]
-        calls, took = struct.unpack_from("q", shared)[0] - before, time.monotonic() - start
+        with Rates(lambda: struct.unpack_from("q", shared)[0]) as rates:
+            native = discover(process.pid, "--for", "6s", "--budget", "5", "-o", str(targets))["native"]
+        calls = rates.seen[-1][1] - rates.seen[0][1]
         functions = {one["name"]: one for one in native["functions"]}
         small, large = functions["small"], functions["large"]
         assert {one["name"] for one in native["functions"][:2]} == {"small", "large"}, functions
         assert not large["in_moments"] and 0 < large["calls"] <= calls, (calls, large)
-        assert 0.5 < large["calls_per_second"] / (calls / took) < 2, (calls / took, large)
-        # Each call of it costs more than itself: known to be called a lot, and no more than that.
+        _, most = rates.expect(large, 2)
+        # Each call of it costs more than itself: known to be called a lot, and no more than that. How
+        # often in a second is a matter of the CPU that the program had in that moment.
         assert small["in_moments"], small
-        assert 10_000 < small["calls_per_second"] < 50_000 * calls / took, (calls, small)
+        assert small["calls"] > 100 and small["calls_per_second"] < 500_000 * most, (most, small)
         assert native["added_cpu"] < 0.1, native["added_cpu"]
         assert native["never_called"] > 0 and native["left_out"] >= 20_000, native
         assert "never_" not in json.dumps(native["functions"]) + targets.read_text()
@@ -514,15 +578,14 @@ def test_numpy() -> None:
     process = subprocess.Popen([python, "-c", MATRICES, str(path)])
     try:
         wait_for(lambda: struct.unpack_from("q", shared)[0] > 0, 30, "a product")
-        before, start = struct.unpack_from("q", shared)[0], time.monotonic()
-        found = discover(process.pid, "--for", "6s")
-        calls, took = struct.unpack_from("q", shared)[0] - before, time.monotonic() - start
+        with Rates(lambda: struct.unpack_from("q", shared)[0]) as rates:
+            found = discover(process.pid, "--for", "6s")
         assert process.poll() is None, process.returncode
         gemm = found["native"]["functions"][0]
         assert "gemm" in gemm["name"], gemm
         assert gemm["active"] > 0.5 * found["stacks"]["active"], (gemm, found["stacks"])
-        assert 0 < gemm["calls"] <= calls, (calls, gemm)
-        assert 0.5 < gemm["calls_per_second"] / (calls / took) < 2, (calls / took, gemm)
+        assert 0 < gemm["calls"] <= rates.seen[-1][1] - rates.seen[0][1], (rates.seen, gemm)
+        rates.expect(gemm, 1.3)
     finally:
         process.kill()
         process.wait()
@@ -566,14 +629,14 @@ def test_one_picture_of_both_worlds() -> None:
     for python in pythons.find():
         collapsed = scratch() / "stacks.txt"
         process = python.start(KNOWN)
-        waited = -waited_for_a_cpu(process.pid)
+        waiting = Waiting(process.pid)
         found = discover(
             process.pid, "--for", "4s", "--top", "0", "--native", "libz.so*:adler32*",
             "--collapsed", str(collapsed),
         )  # fmt: skip
-        waited += waited_for_a_cpu(process.pid)
+        lumps = waiting.stacks()
         stacks = found["stacks"]
-        assert stacks["not_whole"] + stacks["failed"] <= 0.02 * stacks["all"], stacks
+        assert stacks["not_whole"] + stacks["failed"] <= 0.02 * stacks["all"] + lumps, (lumps, stacks)
         lines = collapsed.read_text().splitlines()
         counts = {line.rpartition(" ")[0]: int(line.rpartition(" ")[2]) for line in lines}
         assert sum(counts.values()) == stacks["all"]
@@ -590,12 +653,11 @@ def test_one_picture_of_both_worlds() -> None:
         hashing, packing = held("work (", "hash_it ("), held("work (", "by_c (")
         time.sleep(0.1)
         process.kill()
-        truth = true_share(process.stdout.read().decode(), stacks)
+        truth = widened(*true_share(process.stdout.read().decode(), stacks),
+                        lumps / (hashing + packing))
         assert is_likely(hashing, hashing + packing, *truth), (python.name, truth, counts)
         in_zlib = held("work (", "by_c (", "<lambda> (", "pack (", "(libz.so")
-        # All that it waited for a CPU may stand for a few stacks: those in which it was found waiting.
-        waiting = waited / (stacks["to_ns"] - stacks["from_ns"]) * stacks["all"] / 2
-        assert in_zlib + waiting > 0.8 * packing, (python.name, waiting, counts)
+        assert in_zlib + lumps > 0.8 * packing, (python.name, lumps, counts)
         # C code between the Python functions stays where it is, in each stack that is told to be whole.
         called, between = held("by_c (", "<lambda> ("), held("by_c (", "python3", "<lambda> (")
         print(f"  {packing} stacks in by_c(), {called} in what it calls, {between} with C between, "
@@ -664,14 +726,17 @@ def test_in_a_large_tree_calls_are_counted_where_it_runs() -> None:
     _leftovers.append(tree.kill)
     pids = {int(word) for word in tree.stdout.readline().split()}
     assert len(pids) == 40, pids
+    waiting = Waiting(tree.pid)
     found = discover(tree.pid, "--for", "4s")
+    lumps = waiting.stacks()
     native = found["native"]
     assert native["processes_not_watched"] == 32, native
     counted = {int(pid) for one in native["functions"] for pid in one.get("processes", ())}
-    assert tree.pid in counted and counted <= pids and len(counted) <= 8, counted
+    assert counted <= pids and len(counted) <= 8, (counted, pids)
+    assert tree.pid in counted, (tree.pid, counted, native["functions"])
     # The one thread that works without pause: all others together are a fifth of it at most.
     active = {one["function"]: one["active"] for one in found["python"]["functions"]}
-    assert active["heavy"] > active["light"] > 0, active
+    assert active["heavy"] + lumps > active["light"] > 0, (lumps, active)
     tree.stdin.close()
     tree.wait(timeout=30)
 

@@ -13,11 +13,11 @@ import time
 
 from browser import Cells, browse
 from harness import (
-    LIBRARY, PROGRAMS, SPEEDBUMP, Run, Skip, _leftovers, campaign, children, expect_restored, main, need,
+    LIBRARY, Run, Skip, _leftovers, campaign, children, expect_restored, main, need,
     scratch, targets_file, wait_for,
 )
 from known_experiments import (
-    PROGRESS, UNTIL_KNOWN, Experiment, expect_k, start, start_python,
+    PROGRESS, UNTIL_KNOWN, Experiment, Measuring, expect_k, start, start_python,
 )
 
 
@@ -258,12 +258,13 @@ def test_bisect_finds_the_functions_that_take_part() -> None:
 
 def test_service_that_stops_ends_it() -> None:
     service = start("serial")
-    timer = threading.Timer(12, service.send_signal, [signal.SIGSTOP])
-    timer.start()
-    done = Experiment(service.pid, "+exe:work_a\n", "--doses=50us", "--time=40s")
-    timer.join()
-    assert done.status == 1 and "ticks no more" in done.err + done.out, done
-    assert done.document["blocks"] and not done.document["complete"], done
+    running = Measuring(service.pid, "+exe:work_a\n", "--doses=50us", "--time=300s", "--json")
+    running.wait_for(3)
+    service.send_signal(signal.SIGSTOP)
+    status, out, err = running.end()
+    document = json.loads(out)
+    assert status == 1 and "ticks no more" in document["stopped"], (document["stopped"], err)
+    assert document["blocks"] and not document["complete"], err
     service.send_signal(signal.SIGCONT)
     expect_restored(service.pid)
 
@@ -303,25 +304,22 @@ def test_progress_that_goes_backwards_ends_it() -> None:
 
 def test_service_that_ends_gives_what_was_measured() -> None:
     service = start("serial")
-    timer = threading.Timer(6, service.kill)
-    timer.start()
-    done = Experiment(service.pid, "+exe:work_a\n", "--doses=50us", "--time=30s")
-    timer.join()
-    assert done.status == 1 and "the processes ended" in done.err, done
-    assert done.document["blocks"] and not done.document["complete"], done
+    running = Measuring(service.pid, "+exe:work_a\n", "--doses=50us", "--time=300s", "--json")
+    running.wait_for(3)
+    service.kill()
+    service.wait()
+    status, out, err = running.end()
+    document = json.loads(out)
+    assert status == 1 and "the processes ended" in document["stopped"], (document["stopped"], err)
+    assert document["blocks"] and not document["complete"], err
 
 
 def test_interrupt_and_kill_leave_the_service_as_it_was() -> None:
     service = start("serial")
     for how in (signal.SIGINT, signal.SIGKILL):
-        experiment = subprocess.Popen(
-            [SPEEDBUMP, "experiment", "--pid", str(service.pid), "--progress", PROGRESS,
-             "--doses=100us", targets_file("+exe:work_a\n")],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        time.sleep(3)
-        experiment.send_signal(how)
-        out, err = experiment.communicate(timeout=20)
+        running = Measuring(service.pid, "+exe:work_a\n", "--doses=100us")
+        running.wait_for(1)
+        _, out, err = running.end(how)
         if how == signal.SIGINT:
             assert "ended by: interrupted" in out, out + err
         expect_restored(service.pid)

@@ -14,8 +14,9 @@ import tempfile
 import time
 
 from harness import (
-    LIBRARY, MS, PUPPET, SPEEDBUMP, Run, Session, Skip, _leftovers, changed_bytes, children,
-    expect_restored, expect_slowed, expect_unslowed, main, need, scratch, start_puppet, targets_file, wait_for,
+    LIBRARY, MS, PUPPET, SPEEDBUMP, Run, Session, Skip, _leftovers, as_nobody, changed_bytes, children,
+    expect_restored, expect_slowed, expect_unslowed, main, need, readable, scratch, start_puppet,
+    targets_file, wait_for,
 )
 from pythons import find as find_pythons
 
@@ -109,7 +110,7 @@ def test_init_of_a_container_from_inside() -> None:
         expect_slowed(child, "work_push", MS)
         final = session.wait()
     processes = {one["pid"]: one["command"] for one in final["processes"]}
-    assert processes == {1: "puppet", child.pid: "puppet"}, processes
+    assert processes == {1: "puppet", int(child.ask("pid")): "puppet"}, processes
 
 
 def test_speedbump_itself() -> None:
@@ -205,31 +206,11 @@ def test_more_processes_than_descriptors() -> None:
 # --- rights
 
 
-def _as_nobody(*capabilities: str) -> list[str]:
-    """A command that execs another as user nobody with these capabilities."""
-    wanted = ",".join(f"+{name}" for name in capabilities)
-    before = [need("setpriv"), "--reuid=65534", "--regid=65534", "--clear-groups"]
-    if wanted:
-        before += [f"--inh-caps=-all,{wanted}", f"--ambient-caps=-all,{wanted}",
-                   f"--bounding-set=-all,{wanted}"]
-    else:
-        before += ["--inh-caps=-all", "--bounding-set=-all"]
-    return before
-
-
-def _readable(path: str) -> str:
-    """A copy of a file where anybody can read and run it."""
-    copy = scratch() / pathlib.Path(path).name
-    shutil.copy(path, copy)
-    copy.chmod(0o755)
-    return str(copy)
-
-
 def _attach_as(before: list[str], pid: int) -> subprocess.CompletedProcess:
     targets = targets_file("+exe:work_push delay=1ms")
     os.chmod(targets, 0o644)
     return subprocess.run(
-        [*before, _readable(SPEEDBUMP), "attach", "--json", "--duration=200ms", "--pid",
+        [*before, readable(SPEEDBUMP), "attach", "--json", "--duration=200ms", "--pid",
          str(pid), targets], capture_output=True, text=True, timeout=30,
     )
 
@@ -238,7 +219,7 @@ def test_each_missing_capability_is_named() -> None:
     needed = ("bpf", "perfmon", "sys_ptrace")
     target = start_puppet()
     for missing in needed:
-        done = _attach_as(_as_nobody(*[one for one in needed if one != missing]), target.pid)
+        done = _attach_as(as_nobody(*[one for one in needed if one != missing]), target.pid)
         assert done.returncode == PERMISSION, (missing, done)
         assert f"CAP_{missing.upper()}" in done.stderr, (missing, done)
         assert "setcap" in done.stderr, done
@@ -255,8 +236,8 @@ def test_the_line_that_grants_capabilities_grants_nothing_to_others() -> None:
     program, sudo = folder / "speedbump", folder / "sudo"
     shutil.copy(SPEEDBUMP, program)
     program.chmod(0o755)
-    as_nobody = _as_nobody()
-    done = subprocess.run([*as_nobody, str(program), "doctor", "--json"], capture_output=True,
+    nobody = as_nobody()
+    done = subprocess.run([*nobody, str(program), "doctor", "--json"], capture_output=True,
                           text=True, timeout=60)
     lines = {check["remedy"] for check in json.loads(done.stdout)["checks"]
              if "setcap" in check["remedy"]}
@@ -274,7 +255,7 @@ def test_the_line_that_grants_capabilities_grants_nothing_to_others() -> None:
     assert state.st_gid == group and state.st_mode & 0o7777 == 0o750, oct(state.st_mode)
     assert b"\x01" in os.getxattr(program, "security.capability")[:4]
     try:
-        done = subprocess.run([*as_nobody, str(program), "--version"], capture_output=True)
+        done = subprocess.run([*nobody, str(program), "--version"], capture_output=True)
         assert done.returncode != 0, done
     except PermissionError:
         pass
@@ -284,24 +265,24 @@ def test_the_line_that_grants_capabilities_grants_nothing_to_others() -> None:
 
 def test_user_without_rights() -> None:
     target = start_puppet()
-    done = _attach_as(_as_nobody(), target.pid)
+    done = _attach_as(as_nobody(), target.pid)
     assert done.returncode == PERMISSION and "CAP_BPF" in done.stderr, done
     assert changed_bytes(target.pid) == 0
 
 
 def test_three_capabilities_are_enough() -> None:
-    target = start_puppet(_readable(PUPPET), before=_as_nobody())
-    done = _attach_as(_as_nobody("bpf", "perfmon", "sys_ptrace"), target.pid)
+    target = start_puppet(readable(PUPPET), before=as_nobody())
+    done = _attach_as(as_nobody("bpf", "perfmon", "sys_ptrace"), target.pid)
     assert done.returncode == 0, done
 
 
 def test_capabilities_alone_reach_nobody_elses_processes() -> None:
     target = start_puppet()
-    rights = _as_nobody("bpf", "perfmon", "sys_ptrace")
-    program = _readable(SPEEDBUMP)
+    rights = as_nobody("bpf", "perfmon", "sys_ptrace")
+    program = readable(SPEEDBUMP)
     done = _attach_as(rights, target.pid)
     assert done.returncode == PERMISSION and "another user's" in done.stderr, done
-    for command in (["list"], ["dump"], ["discover", "--for", "1s"], ["check", _readable(PUSH)]):
+    for command in (["list"], ["dump"], ["discover", "--for", "1s"], ["check", readable(PUSH)]):
         done = subprocess.run([*rights, program, *command, "--pid", str(target.pid)],
                               capture_output=True, text=True, timeout=30)
         assert done.returncode == PERMISSION and "another user's" in done.stderr, (command, done)
@@ -322,9 +303,9 @@ def test_a_program_with_other_rights_leaves_the_tree() -> None:
     program.write_text(f"+{risen}:work_push delay=20ms\n")
     program.chmod(0o644)
     before = [need("setpriv"), "--reuid=65534", "--regid=65534", "--clear-groups"]
-    target = start_puppet(_readable(PUPPET), before=before)
+    target = start_puppet(readable(PUPPET), before=before)
     session = subprocess.Popen(
-        [*_as_nobody("bpf", "perfmon", "sys_ptrace"), _readable(SPEEDBUMP), "attach", "-q",
+        [*as_nobody("bpf", "perfmon", "sys_ptrace"), readable(SPEEDBUMP), "attach", "-q",
          "--pid", str(target.pid), str(program)], stderr=subprocess.PIPE, text=True,
     )
     _leftovers.append(session.kill)
@@ -431,7 +412,7 @@ def test_unreadable_file() -> None:
     os.chmod(path, 0)
     target = start_puppet()
     done = subprocess.run(
-        [*_as_nobody("bpf", "perfmon", "sys_ptrace"), _readable(SPEEDBUMP), "attach",
+        [*as_nobody("bpf", "perfmon", "sys_ptrace"), readable(SPEEDBUMP), "attach",
          "--duration=100ms", "--pid", str(target.pid), path],
         capture_output=True, text=True, timeout=30,
     )

@@ -2,94 +2,19 @@
 """speedbump experiment --at: one schedule on many hosts, which are network namespaces with an SSH
 server each (hosts.py)."""
 
-import contextlib
 import json
 import os
-import pathlib
-import re
 import signal
-import subprocess
 import time
-import urllib.request
 
 from browser import Cells, browse
 from harness import (
-    PROGRAMS, SPEEDBUMP, Patience, Run, Skip, campaign, changed_bytes, children, cpu_ns, environment,
-    expect_restored, leave_none, lives, main, need, scratch, start_puppet, targets_file, wait_for,
+    SPEEDBUMP, Patience, Run, campaign, changed_bytes, cpu_ns, expect_restored, main, need, scratch,
+    targets_file, wait_for,
 )
-from hosts import Hosts, at, pid_of
-from known_experiments import PROGRESS, WithDocument
-
-SERVICE = str(PROGRAMS / "pulse")
-SHORT = ("--max-slowdown=400%", "--seed=7")
-AHEAD = 50_000_000  # ns, of a clock in tests
-
-
-def serving(count: int) -> tuple[Hosts, list[int]]:
-    """Hosts with a service each, and the PIDs of these here."""
-    hosts = Hosts(count)
-    return hosts, [pid_of(hosts.start(name, hosts.copy(name, SERVICE))) for name in hosts.names]
-
-
-class Fleet(WithDocument):
-    def __init__(self, hosts: Hosts, targets: str, *arguments: str, ahead: dict = {},
-                 slice_ms: int = 5, **options):
-        options.setdefault("timeout", 240)
-        super().__init__("experiment", *at(hosts, **ahead), f"--slice={slice_ms}ms", *SHORT,
-                         *arguments, targets_file(targets), **options)
-
-
-class Started:
-    """An experiment that runs on; its launchers."""
-
-    def __init__(self, hosts: Hosts, targets: str, *arguments: str):
-        self.json_path = scratch() / "result.json"
-        self.process = subprocess.Popen(
-            [SPEEDBUMP, "experiment", *at(hosts), f"--output={self.json_path}", "--slice=5ms", *SHORT,
-             *arguments, "--live=0", targets_file(targets)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
-        leave_none(self._kill)
-        said = self.process.stderr.readline()
-        self._address = re.search(r"http://127\.0\.0\.1:\d+/[0-9a-f]{32}/", said)[0]
-
-    def measured(self) -> int:
-        with contextlib.suppress(OSError, ValueError):  # nothing is shown yet
-            with urllib.request.urlopen(self._address + "data", timeout=10) as answer:
-                return json.loads(answer.read()).get("slices", 0)
-        return 0
-
-    def wait_for_slices(self, count: int) -> None:
-        wait_for(lambda: self.measured() >= count or self.process.poll() is not None, 90,
-                 f"{count} slices")
-
-    def _kill(self) -> None:
-        for child in children(self.process.pid) if lives(self.process.pid) else []:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGCONT)
-        self.process.kill()
-        self.process.wait()
-
-    def launchers(self) -> list[int]:
-        return children(self.process.pid)
-
-    def end(self) -> tuple[int, str, dict]:
-        out, err = self.process.communicate(timeout=120)
-        document = json.loads(self.json_path.read_text()) if self.json_path.stat().st_size else {}
-        return self.process.returncode, out + err, document
-
-
-def agents(hosts: Hosts) -> dict[str, list[int]]:
-    """The agents that live, by host."""
-    found = {name: [] for name in hosts.names}
-    spaces = {os.readlink(f"/proc/{pid}/ns/pid"): name for name, pid in hosts.pids.items()}
-    for entry in pathlib.Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            if words[:2] == [SPEEDBUMP.encode(), b"agent"]:
-                name = spaces.get(os.readlink(entry / "ns/pid"))
-                if name:
-                    found[name].append(int(entry.name))
-    return found
+from fleets import AHEAD, Fleet, Started, agents, serving
+from known_experiments import PROGRESS
+from ranks import Ranks, slack_us
 
 
 def test_one_schedule_on_three_hosts() -> None:
@@ -231,59 +156,39 @@ def test_a_link_that_stalls_for_10_s() -> None:
     stall(10)
 
 
-def bsp(*times_us: int, seconds: int, slice_ms: int) -> Fleet:
-    """A job of as many ranks, each on a host of its own, one slowed at a time."""
-    program = PROGRAMS / "bsp"
-    if not program.exists():
-        raise Skip("Open MPI is not installed")
-    hosts = Hosts(len(times_us))
-    job = subprocess.Popen(
-        [need("mpirun"), "--allow-run-as-root", "--oversubscribe", "-np", str(len(times_us)),
-         "--host", ",".join(hosts.names), "--map-by", "node",
-         "--mca", "plm_rsh_agent", " ".join(hosts.ssh), "--mca", "plm_rsh_no_tree_spawn", "1",
-         "--mca", "btl", "tcp,self", "--mca", "pml", "ob1",
-         "--mca", "btl_tcp_if_include", f"{hosts.net}.0/24",
-         "--mca", "oob_tcp_if_include", f"{hosts.net}.0/24",
-         str(program), str(seconds + 120), *map(str, times_us)],
-        start_new_session=True, stdout=subprocess.DEVNULL)
-    leave_none(lambda: (job.send_signal(signal.SIGTERM), job.wait()))
-    wait_for(lambda: all(ranks(hosts).values()), 60, "a rank on each host")
-    longest = max(times_us)
-    return Fleet(hosts, "+exe:work_step\n", "--exe=bsp", "--where=each",
-                 "--progress=min:native:exe:step_done", f"--time={seconds}s", "--precision=1%",
-                 f"--doses={longest * 8 // 10}us", "--max-cpu=8", slice_ms=slice_ms,
-                 timeout=seconds + 120)
-
-
-def ranks(hosts: Hosts) -> dict[str, list[int]]:
-    found = {name: [] for name in hosts.names}
-    spaces = {os.readlink(f"/proc/{pid}/ns/pid"): name for name, pid in hosts.pids.items()}
-    for entry in pathlib.Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if os.readlink(entry / "exe") == str(PROGRAMS / "bsp"):
-                found.get(spaces.get(os.readlink(entry / "ns/pid")), []).append(int(entry.name))
-    return found
-
-
-def expect_straggler(done: Fleet, *times_us: int) -> None:
-    longest = max(times_us)
-    for number, time_us in enumerate(times_us, 1):
-        found = done.target(f"+exe:work_step @ h{number}")
-        if time_us == longest:
+def expect_straggler(ranks: Ranks, done: Fleet) -> None:
+    """Who it is; of the others none is said to matter."""
+    assert done.status == 0, done
+    for name, slack, found in ranks.slacks(done):
+        print(f"{name}: {found['verdict']}, slack {slack} us")
+        if slack == 0:
             assert found["verdict"] == "matters" and found["criticality"]["high"] > 0.9, done
-            continue
-        assert found["shape"] == "hinge" and found["verdict"] == "hidden", done
-        slack = found["slack_ns"]["value"] / found["calls_per_unit"] / 1000
-        print(f"h{number}: slack {slack:.0f} us, of {longest - time_us}")
-        assert abs(slack / (longest - time_us) - 1) < 0.05, done
+        else:
+            assert found["verdict"] != "matters", done
+
+
+@campaign
+def test_the_straggler_of_four_ranks() -> None:
+    ranks = Ranks(8000, 5000, 4000, 6000)
+    expect_straggler(ranks, ranks.experiment(120))
+
+
+def test_the_straggler_of_python_ranks() -> None:
+    ranks = Ranks(8000, 4000, python=True)
+    expect_straggler(ranks, ranks.experiment(90))
 
 
 @campaign
 def test_a_straggler_and_the_slack_of_eight_ranks() -> None:
-    times = (4000, 2800, 2600, 2400, 3000, 2200, 2700, 2000)
-    done = bsp(*times, seconds=240, slice_ms=20)
-    assert done.status == 0, done
-    expect_straggler(done, *times)
+    ranks = Ranks(4000, 2800, 2600, 2400, 3000, 2200, 2700, 2000)
+    done = ranks.experiment(240)
+    expect_straggler(ranks, done)
+    for name, slack, found in ranks.slacks(done):
+        if slack == 0:
+            continue
+        assert found["shape"] == "hinge" and found["verdict"] == "hidden", done
+        print(f"{name}: slack {slack_us(found):.0f} us, of {slack}")
+        assert abs(slack_us(found) / slack - 1) < 0.05, done
     page = Cells(done.html_path.read_text())
     rendered, asked = browse(need("chromium"), f"file://{done.html_path}")
     shown = Cells(rendered)

@@ -9,13 +9,16 @@ must do soon but for the time in which it waited for a CPU (`Patience`).
 import atexit
 import contextlib
 import ctypes
+import functools
 import json
 import os
 import pathlib
+import platform
 import shutil
 import signal
 import socket
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -24,7 +27,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 
-from services import Missing, need, wait_for  # noqa: F401 (for the tests)
+from services import Missing, children, need, wait_for  # noqa: F401 (for the tests)
 
 _BUILD = pathlib.Path(__file__).resolve().parent.parent.parent / "build"
 SPEEDBUMP = os.environ.get("SPEEDBUMP_BINARY", str(_BUILD / "speedbump"))
@@ -62,6 +65,30 @@ def leave_none(clean_up: Callable[[], None]) -> None:
 
 class Skip(Missing):
     """Raised by a test that this host cannot run, with the reason."""
+
+
+def need_jumps() -> None:
+    """Skips where the in-process engine is refused, whatever it is asked for."""
+    if platform.machine() != "x86_64":
+        raise Skip("the in-process engine is for x86-64")
+
+
+def on_each_clock(test: Callable[[], None]) -> Callable[[], None]:
+    """Marks a test of the in-process engine that is run with each clock of its hooks: the time stamp
+    counter where the kernel trusts it, and the vDSO."""
+
+    @functools.wraps(test)
+    def run() -> None:
+        sources = pathlib.Path("/sys/devices/system/clocksource/clocksource0/available_clocksource")
+        if "tsc" in sources.read_text().split():
+            test()
+        os.environ["SPEEDBUMP_WITHOUT"] = "tsc"
+        try:
+            test()
+        finally:
+            del os.environ["SPEEDBUMP_WITHOUT"]
+
+    return run
 
 
 def campaign(test: Callable[[], None]) -> Callable[[], None]:
@@ -117,16 +144,17 @@ class Puppet:
         path = str(scratch() / "s")
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(path)
+        os.chmod(path, 0o777)  # whoever the puppet is
         listener.listen()
-        pid = self.ask(f"{command} {path}")
+        self.ask(f"{command} {path}")
         connection, _ = listener.accept()
         listener.close()
         stream = connection.makefile("r"), connection.makefile("w")
-        child = Puppet(0, stream)
+        # Its own idea, and its parent's, may be of another PID namespace.
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        child = Puppet(struct.unpack("3i", credentials)[0], stream)
         _leftovers.append(child.kill)
         assert child.hear().startswith("ready")
-        # The child's own idea may come from another PID namespace.
-        child.pid = int(pid) if command != "newpid" else _outer_pid(child, int(pid))
         return child
 
     def exec(self, path: str) -> None:
@@ -144,20 +172,7 @@ class Puppet:
         elif self.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
-
-
-def _outer_pid(child: Puppet, inner: int) -> int:
-    """The PID here of a puppet in another PID namespace: by the socket it holds."""
-    for entry in pathlib.Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):
-            for line in (entry / "status").read_text().splitlines():
-                numbers = line.split()
-                if line.startswith("NSpid:") and len(numbers) == 3 and int(numbers[2]) == 1:
-                    if os.readlink(entry / "exe").startswith(str(PROGRAMS)):
-                        return int(numbers[1])
-    raise AssertionError(f"no process is {inner} in a PID namespace")
+            wait_for(lambda: not lives(self.pid), 20, f"the end of {self.pid}")
 
 
 def start_puppet(path: str = PUPPET, before: list[str] = [], **options) -> Puppet:
@@ -170,6 +185,26 @@ def start_puppet(path: str = PUPPET, before: list[str] = [], **options) -> Puppe
     line = puppet.hear()
     assert line.startswith("ready"), f"{path} says {line!r}"
     return puppet
+
+
+def as_nobody(*capabilities: str) -> list[str]:
+    """A command that execs another as user nobody with these capabilities."""
+    wanted = ",".join(f"+{name}" for name in capabilities)
+    before = [need("setpriv"), "--reuid=65534", "--regid=65534", "--clear-groups"]
+    if wanted:
+        before += [f"--inh-caps=-all,{wanted}", f"--ambient-caps=-all,{wanted}",
+                   f"--bounding-set=-all,{wanted}"]
+    else:
+        before += ["--inh-caps=-all", "--bounding-set=-all"]
+    return before
+
+
+def readable(path: str) -> str:
+    """A copy of a file where anybody can read and run it."""
+    copy = scratch() / pathlib.Path(path).name
+    shutil.copy(path, copy)
+    copy.chmod(0o755)
+    return str(copy)
 
 
 # --- sessions
@@ -198,9 +233,9 @@ class Run:
     """speedbump to its end: exit status and what it wrote."""
 
     def __init__(self, *arguments: str, before: list[str] = [], timeout: float = 60, without="",
-                 **options):
+                 program: str = SPEEDBUMP, **options):
         done = subprocess.run(
-            [*before, SPEEDBUMP, *arguments], capture_output=True, text=True, timeout=timeout,
+            [*before, program, *arguments], capture_output=True, text=True, timeout=timeout,
             errors="replace", env=environment(without), **options,
         )
         self.status, self.out, self.err = done.returncode, done.stdout, done.stderr
@@ -216,12 +251,13 @@ class Session:
     """speedbump attach --json, armed when the constructor returns."""
 
     def __init__(self, targets: str, *arguments: str, pid: int | None = None, without: str = "",
-                 before: list[str] = []):
+                 before: list[str] = [], program: str = SPEEDBUMP):
         if pid is not None:
             arguments = ("--pid", str(pid), *arguments)
         self.documents: list[dict] = []
+        begun = time.monotonic()
         self.process = subprocess.Popen(
-            [*before, SPEEDBUMP, "attach", "--json", "--stats=50ms", *arguments,
+            [*before, program, "attach", "--json", "--stats=50ms", *arguments,
              targets_file(targets)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(without),
         )
@@ -234,6 +270,7 @@ class Session:
         for reader in self._readers:
             reader.start()
         wait_for(lambda: self._samples() or self.process.poll() is not None, 30, "arming")
+        self._armed_after = time.monotonic() - begun
         if not self._samples():
             for reader in self._readers:
                 reader.join()
@@ -264,7 +301,8 @@ class Session:
     def wait(self, loses: bool = False) -> dict:
         """Waits until it ends by itself; the final document. `loses`: events may get lost, if it says
         so and looks again."""
-        status = self.process.wait(timeout=30)
+        # Ten thousand probes are taken out in some twice the time that they took to go in.
+        status = self.process.wait(timeout=30 + 4 * self._armed_after)
         for reader in self._readers:
             reader.join()
         assert status == 0, f"speedbump ended with {status}: {''.join(self.warnings)}"
@@ -292,6 +330,13 @@ def calls(final: dict, name: str) -> int:
     return sum(one["calls"] for one in final["targets"] if one["name"] == name)
 
 
+def calls_now(session: Session, name: str) -> int:
+    """Of all processes so far, by a sample that is taken now."""
+    seen = len(session.documents)
+    wait_for(lambda: len(session.documents) > seen + 1, 30, "a sample")
+    return calls(session.documents[-1], name)
+
+
 def delays(final: dict, name: str) -> int:
     return sum(one["delays"] for one in final["targets"] if one["name"] == name)
 
@@ -303,12 +348,6 @@ def calls_by_pid(final: dict, name: str) -> dict[int, int]:
             for row in one["processes"]:
                 result[row["pid"]] = result.get(row["pid"], 0) + row["calls"]
     return result
-
-
-def children(pid: int) -> list[int]:
-    """Those of its main thread, alive or not yet waited for."""
-    names = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(word) for word in names.split()]
 
 
 # --- a process's memory
@@ -364,10 +403,42 @@ def expect_slowed(puppet: Puppet, name: str, delay_ns: int, count: int = 20) -> 
     assert cpu < delay_ns * 1.25, f"a call of {name} takes {cpu} ns of CPU time, not {delay_ns}"
 
 
-def delayed(puppet: Puppet, name: str, delay_ns: int, count: int) -> list[bool]:
-    """Which of these calls were delayed. One that only waited for a CPU took none of its time."""
+def await_slowed(puppet: Puppet, name: str, delay_ns: int) -> None:
+    """Until its calls are: a process that is born beside others that map the same file, or that
+    joins, has its probes a moment later. How late that may be is for tests of its own."""
+    wait_for(lambda: all(delayed(puppet, name, delay_ns, 3)), 10, f"{name} slowed in {puppet.pid}")
+
+
+def await_counted(session: Session, puppet: Puppet, name: str) -> int:
+    """As `await_slowed`, of a function that nobody else calls meanwhile: how many calls were counted."""
+    before = calls_now(session, name)
+
+    def is_counted() -> bool:
+        puppet.call(name, 1)
+        return calls_now(session, name) > before
+
+    wait_for(is_counted, 30, f"{name} counted in {puppet.pid}")
+    return calls_now(session, name) - before
+
+
+def await_wide(session: Session, parent: Puppet, name: str) -> int:
+    """Until its children have their probes from the first call, as the session knows by then that
+    nobody else maps the file: how many calls were counted so far."""
+
+    def are_counted() -> bool:
+        before = calls_now(session, name)
+        parent.births(3, name)
+        return calls_now(session, name) == before + 3
+
+    wait_for(are_counted, 30, f"{name} counted from the first call of children of {parent.pid}")
+    return calls_now(session, name)
+
+
+def delayed(puppet: Puppet, name: str, delay_ns: int, count: int) -> list[bool | None]:
+    """Which of these calls were delayed. None: it had no CPU for nearly all of that time, which a call
+    may wait for in its delay as well as without one."""
     return [
-        spent > delay_ns * 0.95 and (EMULATED or cpu > delay_ns / 10)
+        spent > delay_ns * 0.95 and (True if EMULATED or cpu > delay_ns / 10 else None)
         for spent, cpu in puppet.cost(name, count)
     ]
 
@@ -407,6 +478,19 @@ def cpu_ns(*pids: int) -> int:
             with contextlib.suppress(OSError):  # the thread has ended
                 total += int(path.read_text().split()[0])
     return total
+
+
+def fork_ns() -> float:
+    """What a child of this program takes on this host, as busy as it is, from its birth until it was
+    waited for: how fast whoever starts helpers can be."""
+    took = []
+    for _ in range(9):
+        begun = time.monotonic_ns()
+        if (child := os.fork()) == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        took.append(time.monotonic_ns() - begun)
+    return statistics.median(took)
 
 
 def lives(pid: int) -> bool:

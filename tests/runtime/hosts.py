@@ -8,11 +8,12 @@ import pathlib
 import shlex
 import shutil
 import subprocess
-import sys
 
-from harness import SPEEDBUMP, Skip, children, leave_none, lives, need, scratch, wait_for
+from harness import SPEEDBUMP, Skip, children, leave_none, need, scratch, wait_for
 
 _numbers = itertools.count()
+# What this machine's user has in it, a shell that sshd starts would run: there it is no such host's.
+HIDE_PROFILE = "for file in ~/.bashrc ~/.ssh/rc; do [ ! -e $file ] || mount --bind /dev/null $file; done"
 
 
 def _sh(*words: str) -> None:
@@ -69,7 +70,7 @@ class Hosts:
         server = subprocess.Popen(
             ["ip", "netns", "exec", space, "unshare", "--pid", "--fork", "--kill-child",
              "--mount-proc", "--uts", "sh", "-c",
-             f"hostname {name}; exec {need('sshd')} -D -e -f {config}"],
+             f"hostname {name}; {HIDE_PROFILE}; exec {need('sshd')} -D -e -f {config}"],
             stderr=(self.folder / f"log_{name}").open("w"), start_new_session=True)
         leave_none(lambda: (server.kill(), server.wait()))
         wait_for(lambda: children(server.pid), 10, f"the processes of {name}")

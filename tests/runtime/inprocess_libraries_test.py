@@ -2,21 +2,17 @@
 """--engine=inprocess: jumps in all functions of whole libraries that have a site, at a delay of 0, in
 programs of others that check their own results; put in and taken out while they work."""
 
-import os
-import platform
 
 import whole_libraries_test as programs
 from checked import Conversation, Program, all_probed, compare, undisturbed
-from harness import Skip, expect_restored, main
+from harness import expect_restored, main, need_jumps
 from services import wait_for
 
 ENGINE = "--engine=inprocess"
-os.environ["SPEEDBUMP_UNPROVEN"] = "inprocess"  # these programs may be lost
 
 
 def check(make, cycles: int = 2) -> None:
-    if platform.machine() != "x86_64":
-        raise Skip("the in-process engine is for x86-64")
+    need_jumps()
     program = make()
     compare(program, ENGINE)
     change_while_busy(program, cycles)
@@ -71,8 +67,7 @@ def test_cpython() -> None:
 
 
 def test_redis() -> None:
-    if platform.machine() != "x86_64":
-        raise Skip("the in-process engine is for x86-64")
+    need_jumps()
     programs.compare_redis(ENGINE)
 
 

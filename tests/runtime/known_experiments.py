@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: MIT
 """Services whose answer is known (tests/programs/known_service), and experiments on them."""
 
+import contextlib
 import json
 import pathlib
+import re
+import signal
 import subprocess
+import urllib.request
 
 from harness import (
-    LIBRARY, PROGRAMS, Patience, Run, Skip, _leftovers, children, cpu_ns, lives, need, scratch,
-    targets_file,
+    LIBRARY, PROGRAMS, SPEEDBUMP, Patience, Run, Skip, _leftovers, children, cpu_ns, leave_none,
+    lives, need, scratch, targets_file, wait_for,
 )
 
 PROGRESS = "native:exe:unit_done"
@@ -74,6 +78,50 @@ class Experiment(WithDocument):
         waited, worked = waiting.ns(), cpu_ns(*service) - worked
         if all(lives(one) for one in service):
             self.crowding = 1 + waited / max(1, worked)
+
+
+class Measuring:
+    """An experiment that runs on. Its live page tells how much it has measured."""
+
+    def __init__(self, pid: int, targets: str, *arguments: str, progress: str = PROGRESS):
+        self.process = subprocess.Popen(
+            [SPEEDBUMP, "experiment", "--pid", str(pid), "--progress", progress, "--live=0",
+             "--max-slowdown=400%",  # one look at a stalled host is no slow service
+             *arguments, targets_file(targets)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        leave_none(self._kill)
+        said = self.process.stderr.readline()
+        found = re.search(r"http://127\.0\.0\.1:\d+/[0-9a-f]{32}/", said)
+        assert found, said + self.process.stderr.read()
+        self.address = found[0]
+
+    def _kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def data(self) -> dict:
+        with urllib.request.urlopen(self.address + "data", timeout=10) as answer:
+            return json.loads(answer.read())
+
+    def measured(self) -> int:
+        """Slices, or blocks of arms, of which something has been concluded."""
+        with contextlib.suppress(OSError, ValueError):  # nothing is shown yet
+            data = self.data()
+            progress = data.get("experiment", {}).get("results", {}).get("progress", [])
+            blocks = [one["blocks"] for point in progress for one in point["targets"]]
+            return data.get("slices") or max(blocks, default=0)
+        return 0
+
+    def wait_for(self, count: int) -> None:
+        wait_for(lambda: self.measured() >= count or self.process.poll() is not None, 120,
+                 f"{count} slices or blocks")
+
+    def end(self, how: signal.Signals | None = None) -> tuple[int, str, str]:
+        """Its status, and what it wrote on stdout and stderr, after a signal or by itself."""
+        if how is not None:
+            self.process.send_signal(how)
+        out, err = self.process.communicate(timeout=60)
+        return self.process.returncode, out, err
 
 
 def expect_k(experiment: Experiment, name: str, low: float, high: float) -> None:

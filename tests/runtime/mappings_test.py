@@ -9,8 +9,9 @@ import subprocess
 import time
 
 from harness import (
-    LIBRARY, MS, PUPPET, Patience, Run, Session, Skip, calls, changed_bytes, expect_restored, expect_slowed,
-    expect_unslowed, main, need, scratch, start_puppet, targets_file,
+    LIBRARY, MS, PUPPET, Patience, Run, Session, Skip, await_slowed, calls, changed_bytes,
+    expect_restored, expect_slowed, expect_unslowed, main, need, scratch, start_puppet,
+    targets_file,
 )
 
 LATE = "+libslowlib.so:lib_work delay=2ms"
@@ -50,7 +51,7 @@ def test_exec_of_a_program_with_targets() -> None:
     other = scratch() / "other"
     shutil.copy(PUPPET, other)
     target = start_puppet()
-    with Session(f"+*/other:work_push delay=2ms\n+exe:work_nop delay=2ms",
+    with Session("+*/other:work_push delay=2ms\n+exe:work_nop delay=2ms",
                  pid=target.pid) as session:
         expect_unslowed(target, "work_push", 2 * MS)
         target.exec(str(other))
@@ -76,7 +77,7 @@ def test_program_deleted_while_it_runs() -> None:
     with Session("+exe:work_* delay=1ms", pid=target.pid):
         expect_slowed(target, "work_push", MS)
         child = target.offspring("child")
-        time.sleep(0.3)
+        await_slowed(child, "work_nop", MS)
         expect_slowed(child, "work_nop", MS)
     expect_restored(target.pid)
     expect_unslowed(target, "work_push", MS)
@@ -189,10 +190,10 @@ def test_overlay() -> None:
         ):
             expect_slowed(target, "work_push", MS)
             target.ask(f"load {folder}/merged/l.so")
-            time.sleep(0.1)
+            await_slowed(target, "lib_work", MS)
             expect_slowed(target, "lib_work", MS)
             child = target.offspring("child")
-            time.sleep(0.3)
+            await_slowed(child, "work_push", MS)
             expect_slowed(child, "work_push", MS)
         expect_unslowed(target, "work_push", MS)
 
@@ -203,7 +204,7 @@ def test_hard_links_and_symbolic_links_are_one_file() -> None:
     os.link(folder / "one", folder / "two")
     (folder / "three").symlink_to("two")
     target = start_puppet(str(folder / "three"))
-    with Session(f"+*/two:work_push delay=1ms", pid=target.pid):
+    with Session("+*/two:work_push delay=1ms", pid=target.pid):
         expect_slowed(target, "work_push", MS)
 
 

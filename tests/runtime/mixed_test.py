@@ -14,7 +14,10 @@ import threading
 import time
 
 import services
-from harness import *
+from harness import (
+    LIBRARY, MS, Session, Skip, calls, calls_by_pid, calls_now, children, cpu_ns, delays, main,
+    scratch, wait_for,
+)
 
 PYTHON_DELAY = 6 * MS
 NATIVE_DELAY = 5 * MS
@@ -159,13 +162,22 @@ def test_workers_that_are_restarted_are_slowed() -> None:
             os.kill(shop.pid, signal.SIGHUP)
             wait_for(lambda: len(shop.workers()) == 2 and not shop.workers() & old, 60, "restart")
             wait_for(shop.answers, 30, "an answer")
-            new, answered = shop.workers(), set()
+            new, answered, least = shop.workers(), set(), time.monotonic_ns()
             while not new <= answered:  # the kernel chooses who answers
                 start = time.monotonic_ns()
                 answered.add(shop.buy(1))
-                spent = time.monotonic_ns() - start
-                assert spent > (PYTHON_DELAY + NATIVE_DELAY) * 0.97, spent
+                least = min(least, time.monotonic_ns() - start)
+            probed = set()
+            while not new <= probed:
+                before = calls_now(session, "sqlite3_step")
+                worker = shop.buy(1)
+                if calls_now(session, "sqlite3_step") > before:
+                    probed.add(worker)
             final = session.stop()
+        # Where a program beside it maps the library, a new process is probed as soon as the session
+        # has heard of it.
+        is_late = any("libsqlite3" in path for path in final["late_files"])
+        assert least > (PYTHON_DELAY + (0 if is_late else NATIVE_DELAY)) * 0.97, (least, final)
         assert set(calls_by_pid(final, "price_of")) >= new, (final, new)
         assert set(calls_by_pid(final, "sqlite3_step")) >= new, (final, new)
         assert min(shop.times(40)) < PYTHON_DELAY + NATIVE_DELAY

@@ -6,7 +6,6 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import time
 
 from harness import (
@@ -115,7 +114,7 @@ def test_a_virtual_environment() -> None:
 
 def test_children_are_slowed_from_their_first_line_too() -> None:
     for python in native(interpreters()):
-        done = run(python, "-c", f"""
+        done = run(python, "-c", """
 import json, os, subprocess, sys
 text = "def many(): pass\\nfor _ in range(500): many()"
 subprocess.run([sys.executable, "-c", text], check=True)
@@ -160,7 +159,7 @@ def test_options_that_keep_the_module_out_are_told_of() -> None:
 def test_children_that_are_not_followed_do_not_wait() -> None:
     python = native(interpreters())[-1]
     begin = time.monotonic()
-    done = run(python, "-c", f"""
+    done = run(python, "-c", """
 import subprocess, sys
 def once(): pass
 once()

@@ -54,6 +54,12 @@ def need(program: str) -> str:
     return path
 
 
+def children(pid: int) -> list[int]:
+    """Those of its main thread, alive or not yet waited for."""
+    names = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(word) for word in names.split()]
+
+
 def wait_for(condition: Callable[[], bool], timeout: float, what: str) -> float:
     """Waits until the condition holds; the seconds that it took."""
     start = time.monotonic()
@@ -140,6 +146,7 @@ def nginx(workers: int = 2) -> Iterator[Service]:
             [need("nginx"), "-c", f"{folder}/nginx.conf", "-p", str(folder)], folder, port,
             lambda: is_open(port),
         ) as service:
+            wait_for(lambda: len(children(service.pid)) == workers, 10, "all workers of nginx")
             yield service
 
 

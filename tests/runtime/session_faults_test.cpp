@@ -3,6 +3,7 @@
 // these calls pass through here.
 #include <bpf/bpf.h>
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -156,7 +157,7 @@ TEST_F(SessionFaults, CountsAreWholeWhenABatchFailsOnce) {
         EXPECT_FALSE(snapshot.counts_are_old);
         EXPECT_GE(faults().batch.calls, 2);
     }
-    EXPECT_TRUE(warnings.empty()) << warnings.front();
+    EXPECT_THAT(warnings, testing::IsEmpty());
 }
 
 TEST_F(SessionFaults, CountsThatCannotBeReadAreThoseReadLast) {
@@ -206,7 +207,7 @@ TEST_F(SessionFaults, AMemberThatCannotBeProbedIsNamedAndTriedAgain) {
     puppet.load_library();
     EXPECT_TRUE(soon(*session, [&] { return warnings_with(named() + "attach 1 probes") == 1; }));
     EXPECT_TRUE(soon(*session, [&] { return is_counted(*session, "lib_work"); }));
-    EXPECT_EQ(warnings.size(), 1u);
+    EXPECT_THAT(warnings, testing::SizeIs(1));
 }
 
 TEST_F(SessionFaults, AFailureThatLastsIsToldOnce) {
@@ -218,7 +219,7 @@ TEST_F(SessionFaults, AFailureThatLastsIsToldOnce) {
     EXPECT_EQ(warnings_with(named() + "attach 1 probes: Too many open files"), 1u);
     faults().link.end();
     EXPECT_TRUE(soon(*session, [&] { return is_counted(*session, "lib_work"); }));
-    EXPECT_EQ(warnings.size(), 1u);
+    EXPECT_THAT(warnings, testing::SizeIs(1));
 }
 
 TEST_F(SessionFaults, AFileThatCannotBeProbedForAllIsNamedAndStaysProbed) {
@@ -291,7 +292,7 @@ TEST_F(SessionFaults, AMappedFileThatCannotBeOpenedIsToldAndTriedAgain) {
     }));
     faults().open.end();
     EXPECT_TRUE(soon(*session, [&] { return is_counted(*session, "lib_work"); }));
-    EXPECT_EQ(warnings.size(), 1u);
+    EXPECT_THAT(warnings, testing::SizeIs(1));
     EXPECT_TRUE(session->snapshot().skipped.empty());
 }
 
@@ -351,7 +352,8 @@ class Storm {
 
     pid_t pid() const { return pid_; }
     int output() const { return fileno(from_); }
-    void end() {
+    // First it stops forking, then it measures.
+    void next() {
         if (write(to_, "\n", 1) != 1) throw std::runtime_error("write");
     }
     // How many processes it had in the end, and how many of them were not slowed.
@@ -372,12 +374,14 @@ class Storm {
 TEST_F(SessionFaults, NobodyIsMissedWhereEventsAreLost) {
     const Without ring("ring");
     uint64_t lost = 0;
-    for (const char* const arguments : {"4 20 5000 900", "16 20 5000 900"}) {
+    for (const char* const arguments : {"4 20 900", "16 20 900"}) {
         SCOPED_TRACE(arguments);
         Storm storm(arguments);
         const auto session = attach("+exe:work_push delay=1ms\n", storm.pid());
         session->arm();
-        storm.end();
+        storm.next();
+        (void)session->run_for(std::chrono::seconds(5), storm.output());
+        storm.next();
         (void)session->run_for(std::chrono::seconds(60), storm.output()); // until it says so
         const auto [alive, fast] = storm.outcome();
         EXPECT_GT(alive, 0);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Live control of a session: what no command line reaches. Needs root, and the puppet program.
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <linux/perf_event.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
@@ -176,7 +177,7 @@ TEST_F(LiveSession, NoticesALibraryAlthoughItsPerfEventsDied) {
     while (turns++ < 100 && puppet.call("lib_work") < 19ms) ASSERT_TRUE(session->run_for(100ms));
     std::printf("noticed after %d turns\n", turns);
     EXPECT_GE(puppet.call("lib_work"), 19ms);
-    ASSERT_EQ(warnings.size(), 1u);
+    ASSERT_THAT(warnings, testing::SizeIs(1));
     EXPECT_NE(warnings[0].find("records of new mappings were lost"), std::string::npos);
 }
 

@@ -2,19 +2,19 @@
 """speedbump experiment --slice of 50 ms or less: all targets at once, switched by the clock."""
 
 import json
-import re
 import signal
 import socket
+import statistics
 import subprocess
-import time
 import urllib.error
 import urllib.request
 
 from browser import Cells, browse
 from harness import (
-    LIBRARY, SPEEDBUMP, Run, campaign, expect_restored, main, need, scratch, targets_file, wait_for,
+    LIBRARY, PROGRAMS, Run, campaign, expect_restored, leave_none, main, need, scratch, targets_file,
+    wait_for,
 )
-from known_experiments import PROGRESS, Experiment, expect_k, start, start_python
+from known_experiments import PROGRESS, Experiment, Measuring, expect_k, start, start_python
 
 # Until the intervals say something (expect_k), on a host as noisy as it may be.
 SHORT = ("--slice=5ms", "--precision=25%", "--time=90s", "--max-slowdown=400%")
@@ -88,13 +88,39 @@ def test_slack_is_not_taken_for_something_that_matters() -> None:
         assert found["gain_ns_per_us"] is None, found
 
 
-def test_delays_beyond_the_guard_are_halved() -> None:
+def test_the_few_of_a_hundred_that_matter_are_found() -> None:
+    """Each has a dose in 3 % of the slices."""
+    service = subprocess.Popen([PROGRAMS / "hundred", "7"], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, text=True)
+    leave_none(service.kill)
+    critical = {f"+exe:f_{int(word):02}" for word in service.stdout.readline().split()[1:]}
+    lines = "".join(f"+exe:f_{number:02}\n" for number in range(100))
+    done = Experiment(service.pid, lines, "--slice=5ms", "--time=20s", "--max-slowdown=150%")
+    assert done.status == 0, done
+    assert 0.02 < done.document["sliced"]["chance"] < 0.04, done
+    for target in done.document["sliced"]["targets"]:
+        drawn, slices = sum(map(str.isupper, target["steps"])), len(target["steps"])
+        assert abs(drawn - 0.03 * slices) < 5 * (0.03 * slices) ** 0.5, (drawn, slices)
+    targets = done.document["results"]["progress"][0]["targets"]
+    found = {one["name"] for one in targets if one["verdict"] == "matters"}
+    assert len(found - critical) <= 1, (found, critical)
+    hidden = {one["name"] for one in targets if one["verdict"] == "hidden"}
+    assert not hidden & critical, (hidden, critical)
+    values = {one["name"]: one["criticality"]["value"] for one in targets}
+    assert statistics.median(values[name] for name in critical) > 0.5, values
+    assert abs(statistics.median(values.values())) < 0.2, values
+    service.kill()
+    service.wait()
+
+
+def test_delays_beyond_the_guard_are_left_out() -> None:
     service = start("serial")
     done = Experiment(service.pid, "+exe:work_a\n", "--doses=2ms", "--slice=5ms", "--time=8s",
                       "--max-slowdown=150%")
-    assert "halved" in done.err and "--max-slowdown 150%" in done.err, done
-    assert done.document["targets"][0]["doses_ns"][0] < 2_000_000, done
-    assert done.document["sliced"]["targets"][0]["dose_ns"] < 2_000_000, done
+    assert "left out" in done.err and "--max-slowdown 150%" in done.err, done
+    steps = done.document["sliced"]["targets"][0]["steps"]
+    assert "E" in steps and "E" not in steps[-200:], done
+    assert done.target("+exe:work_a")["verdict"] == "matters", done
     expect_restored(service.pid)
 
 
@@ -114,14 +140,9 @@ def test_what_cannot_be_told_by_slice_is_refused() -> None:
 def test_interrupt_and_kill_leave_the_service_as_it_was() -> None:
     service = start("serial")
     for how in (signal.SIGINT, signal.SIGKILL):
-        experiment = subprocess.Popen(
-            [SPEEDBUMP, "experiment", "--pid", str(service.pid), "--progress", PROGRESS,
-             "--slice=5ms", "--doses=100us", targets_file("+exe:work_a\n")],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        time.sleep(5)
-        experiment.send_signal(how)
-        out, err = experiment.communicate(timeout=20)
+        running = Measuring(service.pid, "+exe:work_a\n", "--slice=5ms", "--doses=100us")
+        running.wait_for(200)
+        _, out, err = running.end(how)
         if how == signal.SIGINT:
             assert "ended by: interrupted" in out, out + err
         expect_restored(service.pid)
@@ -129,15 +150,12 @@ def test_interrupt_and_kill_leave_the_service_as_it_was() -> None:
 
 def test_service_that_ends_gives_what_was_measured() -> None:
     service = start("serial")
-    experiment = subprocess.Popen(
-        [SPEEDBUMP, "experiment", "--pid", str(service.pid), "--progress", PROGRESS, "--slice=5ms",
-         "--doses=50us", "--json", "--time=60s", targets_file("+exe:work_a\n")],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )
-    time.sleep(8)
+    running = Measuring(service.pid, "+exe:work_a\n", "--slice=5ms", "--doses=50us", "--json",
+                        "--time=300s")
+    running.wait_for(200)
     service.kill()
     service.wait()
-    out, err = experiment.communicate(timeout=30)
+    _, out, err = running.end()
     document = json.loads(out)
     assert document["stopped"] == "the processes ended" and not document["complete"], err
     assert len(document["sliced"]["units"][0]) > 100, err
@@ -146,20 +164,10 @@ def test_service_that_ends_gives_what_was_measured() -> None:
 def test_live_page_grows_while_it_runs() -> None:
     chromium = need("chromium")
     service = start("serial")
-    folder = scratch()
-    experiment = subprocess.Popen(
-        [SPEEDBUMP, "experiment", "--pid", str(service.pid), "--progress", PROGRESS, "--slice=5ms",
-         "--doses=50us", "--time=300s", "--live=0", f"--output={folder}/r.json",
-         targets_file("+exe:work_a\n")],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )
-    address = re.search(r"http://127\.0\.0\.1:\d+/[0-9a-f]{32}/", experiment.stderr.readline())[0]
-
-    def measured() -> int:
-        with urllib.request.urlopen(address + "data") as answer:
-            return json.loads(answer.read()).get("slices", 0)
-
-    wait_for(lambda: measured() > 1000, 60, "1000 slices")
+    running = Measuring(service.pid, "+exe:work_a\n", "--slice=5ms", "--doses=50us",
+                        "--time=300s", f"--output={scratch()}/r.json")
+    address = running.address
+    running.wait_for(1000)
     dom, asked = browse(chromium, address, direct=True)
     assert 'data-drawn="live"' in dom and "Still measuring" in dom, dom[-2000:]
     assert "+exe:work_a" in Cells(dom).cells, dom[-2000:]
@@ -170,20 +178,20 @@ def test_live_page_grows_while_it_runs() -> None:
             raise AssertionError(f"{other} is served")
         except urllib.error.HTTPError as error:
             assert error.code == 404, error
-    before = measured()
-    wait_for(lambda: measured() > before, 30, "more slices")
+    running.wait_for(running.measured() + 1)
     # Who watches sees the end.
-    experiment.send_signal(signal.SIGINT)
+    running.process.send_signal(signal.SIGINT)
     ended: dict = {}
 
     def is_over() -> bool:
         ended.clear()
-        ended.update(json.loads(urllib.request.urlopen(address + "data").read()))
+        ended.update(running.data())
         return "live" not in ended
 
     wait_for(is_over, 10, "the end")
-    assert ended["experiment"]["stopped"] == "interrupted" and ended["history"], ended
-    out, err = experiment.communicate(timeout=20)
+    _, out, err = running.end()
+    said = f"{ended['experiment']['stopped']}, history {ended['history']}\n{out}{err}"
+    assert ended["experiment"]["stopped"] == "interrupted" and ended["history"], said
     assert "ended by: interrupted" in out, out + err
     expect_restored(service.pid)
 
@@ -195,21 +203,9 @@ def test_live_page_of_arms_and_a_port_that_is_taken() -> None:
         done = Run("experiment", "--pid", str(service.pid), "--progress", PROGRESS, f"--live={port}",
                    targets_file("+exe:work_a\n"))
         assert done.status != 0 and f"port {port}" in done.err and "--live 0" in done.err, done
-    experiment = subprocess.Popen(
-        [SPEEDBUMP, "experiment", "--pid", str(service.pid), "--progress", PROGRESS, "--blocks=30",
-         "--doses=50us,100us", "--live=0", targets_file("+exe:work_a\n")],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )
-    address = experiment.stderr.readline().split()[-1]
-
-    def known() -> list:
-        data = json.loads(urllib.request.urlopen(address + "data").read())
-        return [one for one in data.get("experiment", {}).get("results", {}).get("progress", [])
-                if one["targets"][0]["blocks"] > 2]
-
-    wait_for(known, 60, "three blocks")
-    experiment.send_signal(signal.SIGINT)
-    out, err = experiment.communicate(timeout=20)
+    running = Measuring(service.pid, "+exe:work_a\n", "--blocks=30", "--doses=50us,100us")
+    running.wait_for(3)
+    _, out, err = running.end(signal.SIGINT)
     assert "ended by: interrupted" in out, out + err
 
 

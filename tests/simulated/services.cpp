@@ -11,6 +11,8 @@ namespace speedbump::simulated {
 
 namespace {
 
+constexpr double kMaxSlowdown = 0.5; // as --max-slowdown has it
+
 uint64_t mixed(uint64_t x) {
     x += 0x9e3779b97f4a7c15;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -341,7 +343,7 @@ class Measuring : public Clockwork {
             one.injected.assign(slices, 0);
             one.delays.assign(slices, 0);
             for (size_t stage = 0; one.steps.size() < slices; ++stage)
-                for (const auto& step : experiment::stage_of(seed, target, stage))
+                for (const auto& step : experiment::stage_of(seed, target, stage, out.run.chance))
                     one.steps.push_back(step);
             one.steps.resize(slices);
         }
@@ -351,7 +353,7 @@ class Measuring : public Clockwork {
         const size_t slice = slice_of(now);
         if (slice >= slices_) return now;
         auto& mine = out_.run.targets[target];
-        if (!mine.steps[slice].on) return now;
+        if (!mine.steps[slice].on || out_.dose_ns[target] == 0) return now;
         const double delay = out_.dose_ns[target] * experiment::share_of(mine.steps[slice].level);
         mine.injected[slice] += calls * delay;
         mine.delays[slice] += calls;
@@ -433,13 +435,15 @@ Host draw_host(uint64_t seed) {
 }
 
 Measurement measure(const Service& service, const Host& host, uint64_t seed, double slice_ns,
-                    size_t slices, double share) {
+                    size_t slices, double share, const std::vector<size_t>& delayed) {
     Measurement result;
     result.run.slice_ns = slice_ns;
+    result.run.chance = experiment::chance_of(delayed.size(), share, kMaxSlowdown);
     const double unit = Steady(service, 0.2).period();
-    for (size_t target = 0; target < service.targets(); ++target)
-        result.dose_ns.push_back(
-            std::min(slice_ns / 2, share * unit / service.calls_per_unit(target)));
+    result.dose_ns.resize(service.targets());
+    for (const size_t target : delayed)
+        result.dose_ns[target] =
+            std::min(slice_ns / 2, share * unit / service.calls_per_unit(target));
     Measuring measuring(service, host, seed, result, slices);
     service.run(slice_ns * static_cast<double>(slices), measuring);
     return result;

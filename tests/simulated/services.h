@@ -50,10 +50,10 @@ struct Measurement {
     std::vector<double> dose_ns; // full, per call
 };
 
-// All targets at once for that many slices. Doses make each target's injected time that share of
-// the unit's period.
+// The targets of `delayed` at once for that many slices. Doses make each target's injected time
+// that share of the unit's period.
 Measurement measure(const Service& service, const Host& host, uint64_t seed, double slice_ns,
-                    size_t slices, double share);
+                    size_t slices, double share, const std::vector<size_t>& delayed);
 
 // A run with a steady delay of one target, or none, on a host that disturbs nothing.
 class Steady {

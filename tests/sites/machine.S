@@ -19,7 +19,7 @@ machine_run:
 	push	%r14
 	push	%r15
 	pushfq
-	mov	%rsp, own_stack(%rip)
+	mov	%rsp, machine_own_stack(%rip)
 	mov	machine_components(%rip), %eax
 	xor	%edx, %edx
 	xrstor64 machine_in+XSAVE(%rip)
@@ -62,7 +62,7 @@ machine_capture:
 	mov	%r13, machine_out+104(%rip)
 	mov	%r14, machine_out+112(%rip)
 	mov	%r15, machine_out+120(%rip)
-	mov	own_stack(%rip), %rsp
+	mov	machine_own_stack(%rip), %rsp
 	pushfq
 	pop	machine_out+FLAGS(%rip)
 	mov	machine_components(%rip), %eax
@@ -72,7 +72,7 @@ machine_capture:
 	.globl	machine_leave
 	.hidden	machine_leave
 machine_leave:
-	mov	own_stack(%rip), %rsp
+	mov	machine_own_stack(%rip), %rsp
 	mov	machine_components(%rip), %eax
 	xor	%edx, %edx
 	xrstor64 initial(%rip)
@@ -86,6 +86,13 @@ machine_leave:
 	ret
 	.size	machine_run, . - machine_run
 
+/* A fault with a stack pointer that is no address. */
+	.globl	machine_far_stack
+	.hidden	machine_far_stack
+machine_far_stack:
+	movabs	$0x4000000000000000, %rsp
+	ud2
+
 	.section .rodata
 	/* a component that is not in the header gets its initial value; MXCSR is read all the same */
 	.balign	64
@@ -96,15 +103,15 @@ initial:
 
 	.bss
 	.balign	64
-	.globl	machine_in, machine_out, machine_target, machine_components
-	.hidden	machine_in, machine_out, machine_target, machine_components
+	.globl	machine_in, machine_out, machine_target, machine_own_stack, machine_components
+	.hidden	machine_in, machine_out, machine_target, machine_own_stack, machine_components
 machine_in:
 	.zero	192 + 2816
 machine_out:
 	.zero	192 + 2816
 machine_target:
 	.zero	8
-own_stack:
+machine_own_stack:
 	.zero	8
 machine_components:
 	.zero	8

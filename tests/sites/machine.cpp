@@ -12,9 +12,9 @@
 
 extern "C" {
 [[gnu::visibility("hidden")]] void machine_run();
-[[gnu::visibility("hidden")]] extern char machine_capture[], machine_leave[];
+[[gnu::visibility("hidden")]] extern char machine_capture[], machine_leave[], machine_far_stack[];
 [[gnu::visibility("hidden")]] extern speedbump::sites::Registers machine_in, machine_out;
-[[gnu::visibility("hidden")]] extern uint64_t machine_target;
+[[gnu::visibility("hidden")]] extern uint64_t machine_target, machine_own_stack;
 [[gnu::visibility("hidden")]] extern uint32_t machine_components;
 }
 
@@ -24,6 +24,7 @@ namespace {
 
 thread_local uint8_t window[kWindow];
 volatile bool running;
+volatile bool is_far_stack_tried, is_far_stack_refused;
 Outcome* current;
 constexpr uint32_t kComponents = 0xe7; // x87, SSE, AVX, AVX-512: what kXsave has room for
 
@@ -41,6 +42,14 @@ void on_fault(int signal, siginfo_t* info, void* context) {
     if (!running) die("a fault outside of the tried instruction");
     auto* frame = static_cast<ucontext_t*>(context);
     auto& registers = frame->uc_mcontext.gregs;
+    const auto leave = reinterpret_cast<greg_t>(machine_leave);
+    if (is_far_stack_tried) { // here first by its fault, and then by its return
+        is_far_stack_tried = registers[REG_RIP] != leave;
+        is_far_stack_refused = !is_far_stack_tried;
+        registers[REG_RIP] = leave;
+        if (is_far_stack_refused) registers[REG_RSP] = static_cast<greg_t>(machine_own_stack);
+        return;
+    }
     static constexpr int kOrder[] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP,
                                      REG_RSI, REG_RDI, REG_R8,  REG_R9,  REG_R10, REG_R11,
                                      REG_R12, REG_R13, REG_R14, REG_R15};
@@ -53,7 +62,8 @@ void on_fault(int signal, siginfo_t* info, void* context) {
     current->address = reinterpret_cast<uint64_t>(info->si_addr);
     current->trap = registers[REG_TRAPNO];
     current->error = registers[REG_ERR];
-    registers[REG_RIP] = reinterpret_cast<greg_t>(machine_leave);
+    registers[REG_RIP] = leave;
+    registers[REG_RSP] = static_cast<greg_t>(machine_own_stack);
     registers[REG_EFL] = 0x202;
 }
 
@@ -116,6 +126,18 @@ void prepare_machine() {
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS})
         sigaction(signal, &action, nullptr);
+
+    is_far_stack_tried = true;
+    running = true;
+    machine_target = reinterpret_cast<uint64_t>(machine_far_stack);
+    machine_run();
+    is_far_stack_tried = false;
+    running = false;
+}
+
+bool may_return_to(uint64_t stack_pointer) {
+    const auto address = static_cast<int64_t>(stack_pointer);
+    return !is_far_stack_refused || address == (address << 16) >> 16;
 }
 
 uint64_t fs_base() {

@@ -61,6 +61,10 @@ uint32_t component_mask();                            // XCR0's bits of them
 
 // Maps the fixed regions but kCode, and takes over the signals of faults. Once per process.
 void prepare_machine();
+// Whether the kernel can return to the program with this stack pointer. Processors return to any;
+// a hypervisor that does it for the kernel (PVM) may refuse one that is no address, so that who is
+// interrupted there, by a probe or by anything else, gets a signal.
+bool may_return_to(uint64_t stack_pointer);
 uint64_t fs_base();
 int64_t window_offset(); // from fs_base()
 // Runs from `state` on at `target` until a landing pad or a fault.

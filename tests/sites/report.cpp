@@ -57,9 +57,9 @@ std::string fault_of(const SlotResult& result) {
     if (tally.different_after != 0)
         return fmt::format("{} of {} states differ {}", tally.different_after, tally.states,
                            tally.detail);
+    const uint64_t calls = tally.states + tally.varying + tally.out_of_reach;
     for (uint64_t hits : result.hits)
-        if (hits != tally.states + tally.varying)
-            return fmt::format("{} calls were counted as {}", tally.states + tally.varying, hits);
+        if (hits != calls) return fmt::format("{} calls were counted as {}", calls, hits);
     return {};
 }
 
@@ -68,6 +68,8 @@ void Report::count(const Slot& slot, const SlotResult& result) {
     if (result.died_without_probe) add_untried(slot, "ends the test without a probe too");
     if (runs_nowhere(result)) add_untried(slot, "not an instruction of this processor");
     if (tally.varying != 0) add_untried(slot, "not the same twice by itself");
+    if (tally.out_of_reach != 0)
+        add_untried(slot, "leaves a stack pointer to which this hypervisor lets nobody return");
     ++slots_;
     states_ += tally.states;
     faulted_ += tally.faulted;

@@ -23,6 +23,7 @@ namespace speedbump::sites {
 namespace {
 
 constexpr int kPatienceMs = 60'000; // for a pass of a batch, in an emulated machine too
+constexpr size_t kStackPointer = 4; // of Registers::general
 enum Pass { kPlain, kAgain, kProbed, kRestored };
 
 template <typename T>
@@ -88,7 +89,7 @@ class Child {
           tallies_(tallies),
           current_(current),
           plain_(slots.size() * states),
-          varies_(slots.size() * states) {}
+          passed_(slots.size() * states) {}
 
     void run(int file, int from_parent, int to_parent) {
         void* const code = reinterpret_cast<void*>(kCode);
@@ -128,13 +129,14 @@ class Child {
         const size_t state = slot * states_ + i;
         const std::string text = difference(slots_[slot], before, plain, outcome);
         if (which == kAgain) {
-            varies_[state] = !text.empty();
-            ++(text.empty() ? tally.states : tally.varying);
+            const bool reached = may_return_to(plain.state.registers.general[kStackPointer]);
+            passed_[state] = !text.empty() || !reached;
+            ++(!reached ? tally.out_of_reach : text.empty() ? tally.states : tally.varying);
             tally.faulted += plain.signal != 0;
             tally.illegal += plain.signal == SIGILL;
             return;
         }
-        if (varies_[state]) return;
+        if (passed_[state]) return;
         if (which == kProbed) {
             const Tolerated found = tolerated(plain, outcome);
             tally.trap_numbers += found.trap_number;
@@ -157,7 +159,7 @@ class Child {
     Tally* tallies_;
     volatile size_t* current_;
     std::vector<Outcome> plain_;
-    std::vector<bool> varies_;
+    std::vector<bool> passed_;
 };
 
 // --- the parent: attaches

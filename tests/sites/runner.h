@@ -16,6 +16,7 @@ constexpr size_t kDetail = 300;
 struct Tally {
     uint64_t states;          // compared
     uint64_t varying;         // not compared: two runs without a probe differ
+    uint64_t out_of_reach;    // not compared: may_return_to() not their stack pointer
     uint64_t faulted;         // without a probe, that is rightly
     uint64_t illegal;         // of them with SIGILL: this processor lacks the instruction
     uint64_t different;       // with the probe

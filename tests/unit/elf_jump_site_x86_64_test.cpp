@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <cstring>
+#include <map>
 #include <set>
 
 #include "elf/moved_code.h"
@@ -33,6 +36,7 @@ class JumpSiteTest : public testing::Test {
         entry_ = found->file_offset;
         PlacementOptions options;
         options.jump = true;
+        options.entry_only = entry_only_;
         return place_probe(*file, entry_, options);
     }
     void expect(const std::string& text, uint64_t distance, const std::string& instruction) {
@@ -52,6 +56,7 @@ class JumpSiteTest : public testing::Test {
 
     Workshop shop_;
     uint64_t entry_ = 0;
+    bool entry_only_ = false;
 };
 
 TEST_F(JumpSiteTest, BehindTheFirstInstruction) {
@@ -98,9 +103,14 @@ TEST_F(JumpSiteTest, NothingLeadsBehindItsBeginning) {
 }
 
 TEST_F(JumpSiteTest, ApartFromProbesOfTheBpfEngine) {
-    // The kernel emulates je, and steps over test.
-    expect_refused("f: test %rdi,%rdi; je 1f; mov %edi,%eax; ret\n1: ret; .p2align 4; .size f,.-f",
-                   "a probe of the BPF engine");
+    // The kernel emulates je, and steps over test. Progress points go there and other sessions do,
+    // wherever the one that is asked for has its probes.
+    for (const bool entry_only : {false, true}) {
+        entry_only_ = entry_only;
+        expect_refused(
+            "f: test %rdi,%rdi; je 1f; mov %edi,%eax; ret\n1: ret; .p2align 4; .size f,.-f",
+            "a probe of the BPF engine");
+    }
 }
 
 TEST_F(JumpSiteTest, WhatCallsTheKernelStays) {
@@ -157,6 +167,65 @@ void compare_with_execution(const std::vector<std::string>& arguments) {
 TEST(JumpSiteReal, AgreesWithExecution) {
     compare_with_execution({"/bin/true"});
     compare_with_execution({"/bin/sh", "-c", "for i in 1 2 3; do echo $((i * i)); done"});
+}
+
+// How far above the stack pointer the return address lies, by the unwind information of a file as
+// readelf prints it: of each address from which on it is that far.
+std::map<uint64_t, uint64_t> unwound_distances(const std::string& path) {
+    std::map<uint64_t, uint64_t> distances; // 0: not counted from there
+    std::FILE* const pipe = ::popen(("readelf --debug-dump=frames-interp " + path).c_str(), "r");
+    char line[4096];
+    while (std::fgets(line, sizeof line, pipe) != nullptr) {
+        unsigned long address = 0, end = 0, offset = 0;
+        const char* const range = std::strstr(line, " FDE cie=");
+        if (range != nullptr) {
+            const char* const pc = std::strstr(range, "pc=");
+            if (pc != nullptr && std::sscanf(pc, "pc=%lx..%lx", &address, &end) == 2) {
+                distances[address] = 0; // one without a row says nothing: assembler may have none
+                distances.try_emplace(end, 0);
+            }
+            continue;
+        }
+        char base[8] = {};
+        const int found = std::sscanf(line, "%16lx %7[a-z]+%lu", &address, base, &offset);
+        if (found >= 2 && line[16] == ' ')
+            distances[address] = found == 3 && std::string(base) == "rsp" ? offset : 0;
+    }
+    ::pclose(pipe);
+    return distances;
+}
+
+TEST(JumpSiteReal, ReturnAddressLiesWhereItIsUnwoundFrom) {
+    PlacementOptions options;
+    options.jump = true;
+    for (const char* path :
+         {"/lib/x86_64-linux-gnu/libc.so.6", "/usr/bin/bash", "/usr/bin/python3",
+          "/usr/lib/x86_64-linux-gnu/libstdc++.so.6", "/usr/lib/x86_64-linux-gnu/libcrypto.so.3"}) {
+        const auto file = Workshop::try_open(path);
+        if (!file) continue;
+        const auto unwound = unwound_distances(path);
+        std::vector<uint64_t> entries, addresses;
+        for (const Function& function : (*file)->functions())
+            entries.push_back(function.file_offset);
+        const auto sites = place_probes(**file, entries, options);
+        size_t known = 0, unknown = 0, compared = 0;
+        for (const auto& site : sites) {
+            if (!site) continue;
+            (site->return_distance ? known : unknown) += 1;
+            const uint64_t address = (*file)->address_of_offset(site->file_offset).value_or(0);
+            auto row = unwound.upper_bound(address);
+            if (!site->return_distance || row == unwound.begin()) continue;
+            --row;
+            if (row->second == 0) continue;
+            ++compared;
+            EXPECT_EQ(*site->return_distance + 8, row->second)
+                << path << std::hex << " " << address;
+        }
+        std::printf("%s: known at %zu of %zu sites, %zu of them compared\n", path, known,
+                    known + unknown, compared);
+        EXPECT_GT(compared, 0u) << path;
+        EXPECT_LT(unknown, (known + unknown) / 20) << path;
+    }
 }
 
 } // namespace

@@ -27,6 +27,7 @@ Document measured(const std::vector<double>& k, size_t blocks = 10, double noise
     Document document;
     document.version = "0.1.0";
     document.host = "alpha";
+    document.engine = "bpf";
     document.seed = seed;
     document.settings = {nanoseconds(200'000'000), nanoseconds(50'000'000), 0.05, 0.5, 1};
     document.progress = {"native:exe:unit"};
@@ -307,12 +308,18 @@ TEST(Document, WhatIsTakenCanBeShown) {
 TEST(Document, MergesHosts) {
     Document other = measured({1.0}, 5, 0.5, 2);
     other.host = "beta";
+    other.engine = "inprocess";
     for (Block& block : other.blocks) // a host of half the speed
         for (Slice& slice : block.slices) slice.progress_time[0] += slice.length;
     const auto merged = merge({measured({1.0}, 5), other});
     ASSERT_TRUE(merged);
     EXPECT_EQ(merged->blocks.size(), 10u);
     EXPECT_EQ(merged->host, "alpha, beta");
+    EXPECT_EQ(merged->engine, "bpf, inprocess");
+    const auto json = nlohmann::json::parse(to_json(*merged));
+    EXPECT_EQ(json["engine"], merged->engine);
+    EXPECT_THAT(speedbump::report::experiment_table(*merged, analyse(*merged), {}),
+                testing::HasSubstr("engine bpf, inprocess; ended by"));
     EXPECT_FALSE(merge({measured({1.0}), measured({1.0, 0.5})}));
 }
 

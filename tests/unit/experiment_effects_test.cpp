@@ -24,15 +24,18 @@ struct Code {
     std::function<double(double)> cost = [](double delay) { return delay; };
 };
 
-SlicedRun make_run(const std::vector<Code>& code, size_t late = 0, double noise = 0.01) {
-    std::mt19937_64 random(7);
+SlicedRun make_run(const std::vector<Code>& code, size_t late = 0, double noise = 0.01,
+                   uint64_t seed = 7, double chance = kEvenChance) {
+    std::mt19937_64 random(seed);
     std::normal_distribution<double> normal;
     SlicedRun run;
     run.slice_ns = kSliceNs;
+    run.chance = chance;
     for (size_t target = 0; target < code.size(); ++target) {
         TargetSlices slices;
         for (size_t stage = 0; stage < kSlices / kStageSlices; ++stage)
-            for (const Step& step : stage_of(3, target, stage)) slices.steps.push_back(step);
+            for (const Step& step : stage_of(3, target, stage, chance))
+                slices.steps.push_back(step);
         run.targets.push_back(std::move(slices));
     }
     const auto delay = [&](size_t target, size_t slice) {
@@ -96,6 +99,41 @@ TEST(Sequence, HalfOfTheSlicesAreDelayedAndEachRoundHasEveryLevel) {
     EXPECT_NEAR(static_cast<double>(on) / (kRounds * kRoundStages * kStageSlices), 0.5, 0.01);
 }
 
+TEST(Sequence, DosesAreAsSeldomAsTheyAreToBe) {
+    size_t on = 0;
+    constexpr size_t kStages = 4000;
+    for (size_t stage = 0; stage < kStages; ++stage)
+        for (const Step& step : stage_of(9, 4, stage, 0.02)) on += step.on;
+    EXPECT_NEAR(static_cast<double>(on) / (kStages * kStageSlices), 0.02, 0.001);
+}
+
+// Each adds a quarter in a hundredth of the slices: 25 % by all together.
+TEST(Sequence, TheMoreTargetsTheMoreSeldomTheirDoses) {
+    EXPECT_NEAR(chance_of(100, 0.25, 0.5), 0.01, 1.0 / 4096);
+    EXPECT_EQ(chance_of(4, 0.25, 0.5), 0.25);
+    EXPECT_EQ(chance_of(1, 0.25, 0.5), kEvenChance);
+    EXPECT_EQ(chance_of(1'000'000, 0.25, 0.5), 1.0 / 4096);
+}
+
+TEST(Effects, AFewOfManyAreFoundByDosesThatAreSeldom) {
+    Code serial, hidden;
+    serial.dose_ns = hidden.dose_ns = 25e3;
+    hidden.cost = [](double) { return 0.0; };
+    std::vector<Code> code(60, hidden);
+    const std::set<size_t> critical = {3, 17, 40};
+    for (const size_t target : critical) code[target] = serial;
+    const auto effects = effects_of(make_run(code, 0, 0.01, 7, chance_of(60, 0.25, 0.5)));
+    ASSERT_EQ(effects.size(), code.size());
+    size_t covered = 0;
+    for (const Effect& effect : effects) {
+        const bool matters = critical.contains(effect.target);
+        EXPECT_EQ(effect.finding == Finding::kMatters, matters) << effect.target;
+        covered += effect.criticality.interval.contains(matters ? 1 : 0);
+        EXPECT_LT(effect.criticality.interval.half_width(), 0.1);
+    }
+    EXPECT_GE(covered, 52u); // 57 are to be expected, of 60 at 95 %
+}
+
 TEST(Effects, ThreeTargetsAtOnceAreToldApart) {
     const Code serial;
     Code hidden, half;
@@ -132,7 +170,8 @@ TEST(Effects, WhereAHingeFitsBetterSmallDosesMayDoNothing) {
         regression.covariance = Matrix(kLevels, kLevels);
         for (size_t level = 1; level <= kLevels; ++level) {
             const double dose = 40e3 * share_of(level);
-            regression.cells.push_back({0, level, dose, dose, std::max(0.0, 1 - 8e3 / dose)});
+            regression.cells.push_back(
+                {0, level, dose, dose, std::max(0.0, 1 - 8e3 / dose), 500, 100});
             const double error = noise * 40e3 / dose;
             regression.covariance(level - 1, level - 1) = error * error;
         }
@@ -144,6 +183,34 @@ TEST(Effects, WhereAHingeFitsBetterSmallDosesMayDoNothing) {
     EXPECT_GT(uncertain.criticality.value, 0.3);
     EXPECT_TRUE(uncertain.criticality.interval.contains(0));
     EXPECT_TRUE(uncertain.criticality.wide.contains(0));
+}
+
+// A dose by itself, or two that are near, fit any slack below them.
+TEST(Effects, WhereASlackIsTheRuleALineIsNotTakenForGranted) {
+    const auto effect_with = [](const std::vector<double>& doses, size_t blocks, bool may_wait) {
+        Regression regression;
+        regression.blocks = 200;
+        regression.covariance = Matrix(doses.size(), doses.size());
+        for (size_t i = 0; i < doses.size(); ++i) {
+            regression.cells.push_back({0, i + 1, doses[i], doses[i], 0.6, 50, blocks});
+            regression.covariance(i, i) = 0.05 * 0.05 / doses[i] / doses[i];
+        }
+        EffectLimits limits;
+        limits.call_error_ns = 0;
+        limits.may_wait = may_wait;
+        return find_effects(regression, limits)[0];
+    };
+    for (const auto& doses : {std::vector<double>{1}, std::vector<double>{0.75, 1}}) {
+        const Effect effect = effect_with(doses, 10, true);
+        EXPECT_NE(effect.finding, Finding::kMatters);
+        EXPECT_NEAR(effect.criticality.interval.low, 0, 0.01);
+        EXPECT_NEAR(effect.criticality.value, 0.6, 0.01);
+        EXPECT_GT(effect_with(doses, 10, false).criticality.interval.low, 0.4);
+    }
+    // With smaller ones it is told, where their noise is known from enough blocks.
+    const std::vector<double> all = {1.0 / 8, 1.0 / 4, 0.5, 0.75, 1};
+    EXPECT_EQ(effect_with(all, 4, true).finding, Finding::kOpen);
+    EXPECT_EQ(effect_with(all, 4, false).finding, Finding::kOpen);
 }
 
 // 40 calls of a leaf in each unit, 25 ns off in what a delayed call is taken to cost.
@@ -232,4 +299,54 @@ TEST(Effects, PairsThatMatterTogetherStandOut) {
     const Regression regression = regress(run, {});
     ASSERT_EQ(regression.pairs.size(), 1u);
     EXPECT_LT(regression.pairs[0].change, -3 * regression.pairs[0].error);
+}
+
+namespace {
+
+// Two branches that run at once, the second with slack.
+SlicedRun forked(double dose_ns, double slack_ns) {
+    Code branch;
+    branch.dose_ns = dose_ns;
+    SlicedRun run = make_run({branch, branch}, 0, 0.002);
+    for (size_t i = 0; i < kSlices; ++i) {
+        const auto delay = [&](size_t target) {
+            const Step& step = run.targets[target].steps[i];
+            return step.on ? dose_ns * share_of(step.level) : 0;
+        };
+        const double last = std::max(delay(0), delay(1) - slack_ns);
+        const double faster = (kPeriodNs + delay(0) + delay(1)) / (kPeriodNs + last);
+        run.units[i] *= faster;
+        for (TargetSlices& target : run.targets) {
+            target.injected[i] *= faster;
+            target.delays[i] *= faster;
+        }
+    }
+    return run;
+}
+
+} // namespace
+
+// One branch is worth less while the other one is delayed beyond its slack: of small doses, all.
+TEST(Effects, WhereLargeDosesBendEachOtherSmallOnesTellWhatTheFirstNsDo) {
+    for (const double slack : {8e3, 12e3, 16e3, 20e3}) {
+        const SlicedRun run = forked(25e3, slack);
+        EXPECT_TRUE(bends(regress(run, find_response(run)), {})) << slack;
+        const auto effects = effects_of(run);
+        EXPECT_TRUE(effects[0].criticality.wide.contains(1))
+            << slack << ": " << effects[0].criticality.value << " +- "
+            << effects[0].criticality.interval.half_width();
+        EXPECT_NE(effects[0].finding, Finding::kHidden) << slack;
+        EXPECT_NE(effects[1].finding, Finding::kMatters) << slack;
+    }
+}
+
+TEST(Effects, OneAfterTheOtherLargeDosesAreKept) {
+    Code large;
+    large.dose_ns = 25e3;
+    size_t smaller = 0;
+    for (uint64_t seed = 0; seed < 40; ++seed) {
+        const SlicedRun run = make_run({large, large, large, large}, 0, 0.01, seed);
+        smaller += bends(regress(run, find_response(run)), {});
+    }
+    EXPECT_LE(smaller, 2u);
 }

@@ -20,7 +20,8 @@ constexpr double kPeriodNs = 50e3;
 constexpr double kDoseNs = 5e3;
 
 // Of 20 s of a service in which target t is called once a unit and has the criticality k[t].
-Document measured(const std::vector<double>& k, size_t slices = 4000, uint64_t seed = 1) {
+Document measured(const std::vector<double>& k, size_t slices = 4000, uint64_t seed = 1,
+                  double noise = 0.01) {
     Document document;
     document.version = "0.1.0";
     document.host = "alpha";
@@ -52,7 +53,7 @@ Document measured(const std::vector<double>& k, size_t slices = 4000, uint64_t s
             const Step& step = sliced.targets[target].steps[slice];
             return step.on ? kDoseNs * share_of(step.level) : 0;
         };
-        double unit = kPeriodNs * (1 + 0.01 * normal(random));
+        double unit = kPeriodNs * (1 + noise * normal(random));
         for (size_t target = 0; target < k.size(); ++target) unit += k[target] * delay(target);
         const auto units = static_cast<uint64_t>(static_cast<double>(kSlice.count()) / unit +
                                                  std::uniform_real_distribution<>()(random));
@@ -109,6 +110,21 @@ TEST(Slices, IntervalsThatAreLookedAtWhileItRunsAreWider) {
     EXPECT_GT(result_of(analyse(document), 0).shape.slope.interval.half_width(), 1.2 * once);
 }
 
+// Few slices may look like a slack by chance, and then an interval reaches to none.
+TEST(Slices, AreNotPreciseWhereTheIntervalReachesToNone) {
+    constexpr double kPrecision = 0.25, kNoise = 0.05;
+    size_t reaching = 0;
+    for (uint64_t seed = 1; seed <= 40; ++seed) {
+        Document document = measured({1}, 1000, seed, kNoise);
+        document.stopped = "precision";
+        const auto interval = result_of(analyse(document), 0).shape.slope.interval;
+        if (interval.low > 0 || interval.high > 1 + 2 * kPrecision) continue;
+        ++reaching;
+        EXPECT_FALSE(is_precise(document, kPrecision)) << seed << ": " << interval.low;
+    }
+    EXPECT_GT(reaching, 0u); // else the slices are too many to tell
+}
+
 TEST(Slices, TooFewSayNothing) {
     const Document document = measured({1}, 300);
     const Results results = analyse(document);
@@ -117,6 +133,8 @@ TEST(Slices, TooFewSayNothing) {
     EXPECT_FALSE(is_precise(document, 10));
     const Document none = measured({1}, 0);
     EXPECT_EQ(result_of(analyse(none), 0).verdict, Verdict::kUnknown);
+    ASSERT_FALSE(results.invalid_because.empty());
+    EXPECT_THAT(results.invalid_because[0], HasSubstr("tell nothing of native:exe:unit yet"));
 }
 
 TEST(Slices, ATargetWithoutADoseIsUnknown) {
@@ -151,6 +169,8 @@ TEST(Slices, WhatIsNotWholeIsRefused) {
         return read ? std::string("none") : read.error().message;
     };
     EXPECT_THAT(refusal("/sliced/slice_ns", 0), HasSubstr("slices without a length"));
+    for (const double chance : {0.0, 1.0, -0.5})
+        EXPECT_THAT(refusal("/sliced/chance", chance), HasSubstr("between 0 and 1"));
     EXPECT_THAT(refusal("/sliced/units", nlohmann::json::array()), HasSubstr("progress points"));
     EXPECT_THAT(refusal("/sliced/units/0", {1, 2}), HasSubstr("another length"));
     EXPECT_THAT(refusal("/sliced/targets/0/steps", "aAb"), HasSubstr("another length"));
@@ -173,6 +193,9 @@ TEST(Slices, OfTwoHostsAreOneRun) {
     EXPECT_TRUE(result_of(analyse(*merged), 0).shape.slope.wide.contains(1));
     b.sliced->slice *= 2;
     EXPECT_EQ(merge({a, b}).error().kind, ErrorKind::kInvalid);
+    b.sliced->slice = a.sliced->slice;
+    b.sliced->chance = 0.1; // what was drawn means another thing there
+    EXPECT_THAT(merge({a, b}).error().message, HasSubstr("another chance"));
     b.sliced.reset();
     EXPECT_THAT(merge({a, b}).error().message, HasSubstr("short slices"));
 }

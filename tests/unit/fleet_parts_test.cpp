@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "experiment/analysis.h"
 #include "experiment/document.h"
 #include "fleet/clock_offset.h"
@@ -48,6 +50,21 @@ TEST(FleetClock, IsBehindAsWellAndForgets) {
         clock.add(1'000'000 * i, 1'000'000 * i - 900, 1'000'000 * i + 200);
     EXPECT_EQ(clock.best()->ahead, -1000);
     EXPECT_EQ(clock.count(), ClockOffset::kKept);
+}
+
+TEST(FleetClock, AJumpIsToldAndTheTimeBeforeForgotten) {
+    ClockOffset clock;
+    for (uint64_t i = 1; i <= 100; ++i)
+        EXPECT_EQ(clock.add(1'000'000 * i, 1'000'000 * i + 5'000, 1'000'000 * i + 200),
+                  std::nullopt);
+    // Slow, but of the same clock.
+    EXPECT_EQ(clock.add(200'000'000, 201'500'000, 202'000'000), std::nullopt);
+    EXPECT_NEAR(static_cast<double>(clock.best()->ahead), 4'900, 1);
+    const auto jump = clock.add(300'000'000, 500'050'000, 300'100'000);
+    ASSERT_TRUE(jump);
+    EXPECT_NEAR(static_cast<double>(*jump), 200e6 - 4'900, 1);
+    EXPECT_EQ(clock.best()->ahead, 200'000'000);
+    EXPECT_EQ(clock.count(), 1u);
 }
 
 TEST(FleetClock, WhatCannotBeIsLeftOut) {
@@ -152,7 +169,7 @@ experiment::Document fleet_of_two(bool each) {
                 step = experiment::stage_of(document.seed, target,
                                             each ? stage / 2 : stage)[slice % 32];
             one.steps[target] = each && stage % 2 != host ? Step{0, false} : step;
-            const double delay = step.on ? 20'000 * experiment::share_of(step.level) : 0;
+            const double delay = step.on ? 20'000 * share_of(each, step.level) : 0;
             left[host] += 10e6 / (100'000 + delay);
             const auto units = static_cast<uint64_t>(left[host]);
             left[host] -= static_cast<double>(units);
@@ -193,6 +210,100 @@ TEST(FleetCombiner, OneOfTwoThatWorkApartCostsHalf) {
         EXPECT_NEAR(target.shape.slope.value, 0.5, 0.03);
     ASSERT_EQ(results.hosts.size(), 2u);
     EXPECT_EQ(results.hosts[1].targets[0].target, 1u);
+}
+
+// Ranks that wait for each other in each step, one of them slowed at a time; times in us.
+experiment::Document ranks_that_wait(const std::vector<double>& times, double dose,
+                                     size_t slices = 4'800, unsigned seed = 7) {
+    experiment::Document document;
+    document.seed = seed;
+    document.progress = {"native:exe:step_done"};
+    document.settings.slice = 50ms;
+    document.settings.max_cpu = 1;
+    document.settings.max_slowdown = 4;
+    Plan plan = plan_of(Kind::kMin, true, times.size());
+    plan.slice = 50ms;
+    experiment::Fleet& fleet = document.fleet.emplace();
+    fleet.each = true;
+    fleet.progress = {"min"};
+    for (size_t rank = 0; rank < times.size(); ++rank) {
+        experiment::Target& one = document.targets.emplace_back();
+        one.name = "+exe:work @ h" + std::to_string(rank + 1);
+        one.host = rank;
+        one.function_count = 1;
+        one.doses = {std::chrono::nanoseconds(static_cast<int64_t>(dose * 1e3))};
+        plan.doses[rank] = one.doses[0];
+        fleet.hosts.emplace_back().name = "h" + std::to_string(rank + 1);
+    }
+    Combiner combiner(plan, times.size());
+    std::minstd_rand random(seed - 4);
+    std::uniform_real_distribution<double> late(0, 100); // by which each sleep is
+    double done = 0;                                     // us, when the step in progress is
+    for (size_t slice = 0; slice < slices; ++slice) {
+        const size_t stage = slice / experiment::kStageSlices, turn = stage % times.size();
+        FleetSlice one;
+        one.steps.resize(times.size(), Step{0, false});
+        one.steps[turn] = experiment::stage_of(
+            document.seed, turn, stage / times.size())[slice % experiment::kStageSlices];
+        const Step step = one.steps[turn];
+        const double delay = step.on ? dose * share_of(true, step.level) : 0;
+        uint64_t steps = 0;
+        for (; done < 50e3 * static_cast<double>(slice + 1); ++steps) {
+            double longest = 0;
+            for (size_t rank = 0; rank < times.size(); ++rank)
+                longest =
+                    std::max(longest, times[rank] + late(random) + (rank == turn ? delay : 0));
+            done += longest;
+        }
+        for (size_t rank = 0; rank < times.size(); ++rank)
+            one.hosts.push_back(reading(
+                steps, steps,
+                rank == turn ? static_cast<uint64_t>(static_cast<double>(steps) * delay * 1e3)
+                             : 0));
+        EXPECT_TRUE(combiner.add(one));
+    }
+    document.sliced = combiner.sliced();
+    combiner.fill(fleet.hosts);
+    document.stopped = "time";
+    document.complete = true;
+    return document;
+}
+
+// Of some slacks only the full dose is beyond half of itself.
+TEST(FleetCombiner, TheSlackOfRanksIsToldFromTheSteepnessBeyondIt) {
+    const std::vector<double> times = {4000, 2800, 2600, 2400, 3000, 2200, 2700, 2000};
+    const experiment::Results results = analyse(ranks_that_wait(times, 3200));
+    const auto& targets = results.progress[0].targets;
+    ASSERT_EQ(targets.size(), times.size());
+    for (const auto& target : targets) {
+        const double truth = times[0] - times[target.target];
+        if (truth == 0) {
+            EXPECT_EQ(target.shape.shape, experiment::Shape::kLinear);
+            EXPECT_NEAR(target.shape.slope.value, 1, 0.03);
+            continue;
+        }
+        EXPECT_EQ(target.shape.shape, experiment::Shape::kHinge) << truth;
+        EXPECT_NEAR(target.shape.slack.value / truth / 1e3, 1, 0.05) << truth;
+    }
+}
+
+// Some seven stages of each rank, of which each level is one or none.
+TEST(FleetCombiner, OfFewSlicesNoRankWithASlackIsSaidToMatter) {
+    const std::vector<double> times = {8100, 5100, 4100, 6100};
+    size_t reached = 0, all = 0;
+    for (unsigned seed = 100; seed < 140; ++seed) {
+        const experiment::Results results = analyse(ranks_that_wait(times, 6400, 840, seed));
+        for (const auto& target : results.progress[0].targets) {
+            if (target.blocks == 0 || times[target.target] == times[0]) continue;
+            EXPECT_NE(target.verdict, experiment::Verdict::kMatters) << seed;
+            EXPECT_GE(target.points.size(), 4u) << seed; // no delay, and at least three levels
+            ++all;
+            reached += target.shape.shape == experiment::Shape::kHinge ||
+                       target.shape.slope.interval.contains(0);
+        }
+    }
+    EXPECT_GE(all, 90u);
+    EXPECT_GE(reached, all * 95 / 100);
 }
 
 TEST(FleetDocument, IsReadAsItWasWritten) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <functional>
@@ -10,10 +12,13 @@
 #include <string>
 #include <vector>
 
+#include "abi.h"
 #include "engine/inprocess/hook.h"
+#include "engine/inprocess/table.h"
 #include "engine/inprocess/trampoline.h"
-#include "sb_common.h"
+#include "engine/inprocess/vdso.h"
 #include "traced_child.h"
+#include "util/clock.h"
 
 namespace speedbump::engine::inprocess {
 namespace {
@@ -23,6 +28,7 @@ constexpr size_t kPage = 4096;
 constexpr uint64_t kStack = kBase + kPage; // of a page
 constexpr uint64_t kRegion = kStack + kPage;
 constexpr uint32_t kTarget = 3;
+constexpr uint32_t kColumns = 3, kColumn = 1, kRings = 2;
 // lea 8(%rax,%rcx),%rdx; int3: a range of five bytes, and the end of a run.
 constexpr unsigned char kCode[] = {0x48, 0x8d, 0x54, 0x08, 0x08, 0xcc};
 // Of the area of XSAVE: what is in use, which is the processor's business, and what it may be.
@@ -34,18 +40,25 @@ T& at(uint64_t address) {
 }
 
 // A function with a jump, a region behind it, and a child that calls it.
-class TrampolineTest : public testing::Test {
+class TrampolineTest : public testing::TestWithParam<ClockSource> {
   protected:
-    TrampolineTest() : layout_(kRegion, 1) {
+    explicit TrampolineTest(const Filter& filter = {}, const CallerTables& tables = {})
+        : layout_(kRegion, 1, {kColumns, kRings}, tables) {
         size_ = layout_.end - kBase;
         EXPECT_EQ(::mmap(reinterpret_cast<void*>(kBase), size_, PROT_READ | PROT_WRITE | PROT_EXEC,
                          MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
                   reinterpret_cast<void*>(kBase));
-        const auto made = make_trampoline(layout_, 0, kTarget, kBase, {kCode, sizeof kCode});
+        const auto made =
+            make_trampoline(layout_, 0, kTarget, kBase, {kCode, sizeof kCode}, filter);
         if (!made) std::abort();
         std::memcpy(reinterpret_cast<void*>(kBase), kCode, sizeof kCode);
         std::memcpy(reinterpret_cast<void*>(kBase), made->jump.data(), made->jump.size());
-        const std::string code = region_head({}) + made->bytes;
+        if (GetParam() == ClockSource::kVdso) {
+            const auto clock = vdso_clock_of(::getpid());
+            if (!clock) std::abort();
+            clock_ = {clock->address, kAhead};
+        }
+        const std::string code = region_head(layout_, {}, clock_) + made->bytes;
         std::memcpy(reinterpret_cast<void*>(kRegion), code.data(), code.size());
         at<ProcessWord>(layout_.process) = kOwnCounts;
         settings().ticks_per_ns = uint64_t{2} << kTickShift;
@@ -53,8 +66,47 @@ class TrampolineTest : public testing::Test {
     }
     ~TrampolineTest() override { ::munmap(reinterpret_cast<void*>(kBase), size_); }
 
+    // What the hook reads.
+    uint64_t ticks() {
+        return clock_.address != 0 ? monotonic_ns() - kAhead : __builtin_ia32_rdtsc();
+    }
     HookSettings& settings() { return at<HookSettings>(layout_.settings); }
     HookTarget& target() { return at<HookTarget>(layout_.target(kTarget)); }
+    sb_schedule& schedule() { return at<sb_schedule>(layout_.settings + schedule_offset()); }
+    __u64& dose(uint64_t slice) {
+        return (&at<__u64>(layout_.settings + schedule_offset() +
+                           sizeof(sb_schedule)))[sb_cell(slice, kColumn, kColumns)];
+    }
+    // What all CPUs have counted in a slice.
+    sb_slice_counts in_slice(uint64_t slice) {
+        sb_slice_counts sum{};
+        for (uint32_t ring = 0; ring < kRings; ++ring) {
+            const auto& one = (&at<sb_slice_counts>(
+                layout_.common + slices_offset()))[ring * SB_RING_SLICES * kColumns +
+                                                   sb_cell(slice, kColumn, kColumns)];
+            sum.hits += one.hits;
+            sum.delays += one.delays;
+            sum.measured_ns += one.measured_ns;
+        }
+        return sum;
+    }
+    // Slices of an hour, the first of which began half an hour ago on a clock that says `now`.
+    void begin_schedule(uint64_t now_ns) {
+        settings().clocks[settings().clock & 1] = {ticks(), now_ns, (uint64_t{1} << kNsShift) / 2};
+        schedule().start_ns = now_ns - kHour / 2;
+        schedule().slice_ns = kHour;
+        schedule().end_slice = 1;
+        schedule().columns = kColumns;
+        target().delay_ns = SB_SCHEDULED | kColumn;
+    }
+    static constexpr uint64_t kHour = 3'600'000'000'000;
+    // A call of the function as it is now.
+    void call() {
+        child_->registers.rip = kBase;
+        child_->registers.rsp = kStack + kPage - 256;
+        child_->registers.eflags = 0x202;
+        ASSERT_EQ(child_->run(), SIGTRAP);
+    }
     uint64_t hits() {
         uint64_t sum = 0;
         for (uint64_t i = 0; i < kCountsPerSite; ++i)
@@ -84,6 +136,7 @@ class TrampolineTest : public testing::Test {
         fill_vectors(draw);
         const std::vector<unsigned char> vectors = child_->xstate();
         ASSERT_EQ(child_->run(), SIGTRAP);
+        expect_nothing_left_behind();
         registers.rdx = registers.rax + registers.rcx + 8;
         registers.rip = kBase + sizeof kCode;
         for (size_t i = 0; i < sizeof registers / 8; ++i)
@@ -96,6 +149,17 @@ class TrampolineTest : public testing::Test {
         for (size_t i = 0; i < vectors.size(); ++i) {
             if (i >= kHeader && i < kHeaderEnd) continue;
             ASSERT_EQ(child_->xstate()[i], vectors[i]) << "byte " << i << " of the XSAVE area";
+        }
+    }
+
+    // No address of the region lies below the stack pointer: who looks for threads that are still
+    // to come back there would find one.
+    void expect_nothing_left_behind() {
+        const uint64_t stack_pointer = child_->registers.rsp;
+        for (uint64_t place = kStack; place + 8 <= (stack_pointer & ~uint64_t{7}); place += 8) {
+            const auto word = at<uint64_t>(place);
+            EXPECT_FALSE(word >= layout_.code && word < layout_.settings)
+                << stack_pointer - place << " below the stack pointer";
         }
     }
 
@@ -140,13 +204,15 @@ class TrampolineTest : public testing::Test {
         return b;
     }
 
+    static constexpr uint64_t kAhead = 1'000'000; // of a time namespace
     Layout layout_;
+    ClockFunction clock_{};
     size_t size_ = 0;
     std::unique_ptr<TracedChild> child_;
     std::string components_;
 };
 
-TEST_F(TrampolineTest, KeepsAllRegistersInEachState) {
+TEST_P(TrampolineTest, KeepsAllRegistersInEachState) {
     std::mt19937_64 draw(20261124);
     const std::vector<std::pair<const char*, std::function<void()>>> states{
         {"not armed", [&] { settings().armed = 0; }},
@@ -162,6 +228,12 @@ TEST_F(TrampolineTest, KeepsAllRegistersInEachState) {
          }},
         {"a delay of 0", [&] { target().enabled = 1; }},
         {"a delay", [&] { target().delay_ns = 3000; }},
+        {"a delay that sleeps",
+         [&] {
+             target().sleeps = 1;
+             settings().wake_ticks = 1000;
+             target().delay_ns = 20'000;
+         }},
         {"after its window", [&] { target().end_ticks = 1; }},
         {"before its window",
          [&] {
@@ -174,6 +246,15 @@ TEST_F(TrampolineTest, KeepsAllRegistersInEachState) {
              at<ProcessWord>(layout_.process) = 0;
          }},
         {"a child that is", [&] { settings().follow = 1; }},
+        {"a schedule that has not begun", [&] { target().delay_ns = SB_SCHEDULED | kColumn; }},
+        {"a slice without a delay",
+         [&] {
+             target().start_ticks = 0;
+             begin_schedule(kHour);
+         }},
+        {"a slice with a delay", [&] { dose(0) = 3000; }},
+        {"each second of them", [&] { target().every = 2; }},
+        {"a column that is none", [&] { target().delay_ns = SB_SCHEDULED | kColumns; }},
     };
     for (const auto& [name, enter] : states) {
         SCOPED_TRACE(name);
@@ -181,12 +262,171 @@ TEST_F(TrampolineTest, KeepsAllRegistersInEachState) {
         for (int i = 0; i < 300 && !HasFailure(); ++i) expect_all_kept(draw);
     }
     std::printf("%s\n", components_.c_str());
-    // Of five states each hit is counted.
-    EXPECT_EQ(hits(), 5u * 300);
+    // Of eleven states each hit is counted.
+    EXPECT_EQ(hits(), 11u * 300);
+    EXPECT_EQ(in_slice(0).hits, 3u * 300);
+    EXPECT_EQ(in_slice(0).delays, 300u + 150u);
+    EXPECT_GE(in_slice(0).measured_ns, (300 + 150) * 3000u);
+}
+
+TEST_P(TrampolineTest, FindsTheSliceByTheClock) {
+    settings().armed = 1;
+    target().enabled = 1;
+    constexpr uint64_t kNow = 5 * kHour;
+    begin_schedule(kNow);
+    call();
+    EXPECT_EQ(in_slice(0).hits, 1u);
+    schedule().start_ns = kNow - 3 * kHour - kHour / 2;
+    call();
+    EXPECT_EQ(in_slice(3).hits, 0u) << "a slice that is not written yet";
+    schedule().end_slice = 4;
+    dose(3) = 2000;
+    call();
+    EXPECT_EQ(in_slice(3).hits, 1u);
+    EXPECT_EQ(in_slice(3).delays, 1u);
+    schedule().start_ns = kNow + kHour; // still to come
+    call();
+    // The clock was set by a CPU that is ahead of this one.
+    schedule().start_ns = kNow - 3 * kHour - kHour / 2;
+    settings().clocks[settings().clock & 1].origin_ticks += 1'000'000'000;
+    call();
+    EXPECT_EQ(in_slice(3).hits, 2u);
+    // The other clock is the one that holds.
+    settings().clocks[(settings().clock + 1) & 1] = {ticks(), kNow - kHour,
+                                                     (uint64_t{1} << kNsShift) / 2};
+    ++settings().clock;
+    call();
+    EXPECT_EQ(in_slice(2).hits, 1u);
+    schedule().end_slice = 0;
+    call();
+    EXPECT_EQ(in_slice(0).hits + in_slice(1).hits + in_slice(2).hits + in_slice(3).hits, 4u);
+    EXPECT_EQ(hits(), 7u);
+}
+
+// However long a delay of the schedule is, it ends where the schedule does. A host only adds to
+// what it takes, when it has other things to do: the shortest of several tells of the delay itself.
+// One that was held up until the schedule was over has had none.
+TEST_P(TrampolineTest, ADelayEndsWithTheSchedule) {
+    settings().armed = 1;
+    target().enabled = 1;
+    uint64_t shortest = UINT64_MAX, before = 0;
+    for (int i = 0; i < 8; ++i) {
+        begin_schedule(kHour);
+        schedule().slice_ns = kHour / 2 + 20'000'000; // 20 ms from now on
+        dose(0) = SB_MAX_DELAY_NS;
+        const uint64_t delays = in_slice(0).delays;
+        call();
+        if (in_slice(0).delays == delays) continue;
+        const uint64_t measured = in_slice(0).measured_ns;
+        shortest = std::min(shortest, measured - before);
+        before = measured;
+    }
+    EXPECT_GE(in_slice(0).delays, 1u);
+    EXPECT_LE(shortest, 21'000'000u);
+    EXPECT_LT(before, SB_MAX_DELAY_NS);
+}
+
+TEST_P(TrampolineTest, DelaysEachNthCall) {
+    settings().armed = 1;
+    target().enabled = 1;
+    target().delay_ns = 1000;
+    target().every = 3;
+    for (int i = 0; i < 10; ++i) call();
+    uint64_t delays = 0;
+    for (uint64_t i = 0; i < kCountsPerSite; ++i)
+        delays += at<HookCounts>(layout_.counts_of(0) + i * sizeof(HookCounts)).delays;
+    EXPECT_EQ(hits(), 10u);
+    EXPECT_EQ(delays, 3u);
+    EXPECT_EQ(at<sb_turn>(layout_.turn(kTarget)).calls, 10u);
+}
+
+// A trampoline that asks who calls, and on which thread.
+class FilterTest : public TrampolineTest {
+  protected:
+    static constexpr uint32_t kDistance = 24, kCapacity = 4;
+    FilterTest() : TrampolineTest({true, 0, kDistance}, {1, kCapacity}) {
+        callers() = {0, kCapacity, {}};
+        settings().armed = 1;
+        target().enabled = 1;
+    }
+    HookCallers& callers() { return at<HookCallers>(layout_.callers_of(0)); }
+    void set_callers(uint32_t half, const std::vector<HookRange>& ranges) {
+        std::copy(ranges.begin(), ranges.end(),
+                  reinterpret_cast<HookRange*>(&callers() + 1) + half * kCapacity);
+        callers().counts[half] = static_cast<uint32_t>(ranges.size());
+        callers().holds = half;
+    }
+    bool is_counted(uint64_t return_address) {
+        at<uint64_t>(kStack + kPage - 256 + kDistance) = return_address;
+        const uint64_t before = hits();
+        call();
+        return hits() != before;
+    }
+    void set_thread(const std::string& pattern) {
+        auto& thread = at<HookThread>(layout_.settings + threads_offset() + 2 * sizeof(HookThread));
+        thread.length = pattern.copy(thread.pattern, sizeof thread.pattern);
+        target().thread = 3;
+    }
+};
+
+TEST_P(FilterTest, KnowsWhereTheCallerLies) {
+    EXPECT_FALSE(is_counted(100)); // there are none
+    set_callers(1, {{100, 200}, {300, 301}, {400, 500}, {500, 600}});
+    const std::vector<std::pair<uint64_t, bool>> expected{
+        {0, false},   {100, false}, {101, true}, {150, true},  {200, true},
+        {201, false}, {300, false}, {301, true}, {302, false}, {400, false},
+        {401, true},  {501, true},  {600, true}, {601, false}};
+    for (const auto& [address, is_within] : expected)
+        EXPECT_EQ(is_counted(address), is_within) << address;
+    EXPECT_FALSE(is_counted(UINT64_MAX));
+    set_callers(0, {{700, 800}});
+    EXPECT_FALSE(is_counted(150));
+    EXPECT_TRUE(is_counted(750));
+    EXPECT_FALSE(is_counted(801));
+}
+
+TEST_P(FilterTest, KnowsTheNameOfTheThread) {
+    set_callers(0, {{0, UINT64_MAX}});
+    char name[16] = {};
+    ::prctl(PR_GET_NAME, name);
+    const std::string own(name);
+    ASSERT_GE(own.size(), 4u);
+    for (const auto& [pattern, expected] :
+         std::vector<std::pair<std::string, bool>>{{own, true},
+                                                   {"*", true},
+                                                   {own.substr(0, 3) + "*", true},
+                                                   {"?" + own.substr(1), true},
+                                                   {"[!z]" + own.substr(1), true},
+                                                   {own + "?", false},
+                                                   {"z*", false},
+                                                   {"", false},
+                                                   {own.substr(1), false}}) {
+        set_thread(pattern);
+        for (int i = 0; i < 3; ++i) EXPECT_EQ(is_counted(1), expected) << pattern;
+    }
+}
+
+TEST_P(FilterTest, KeepsAllRegisters) {
+    std::mt19937_64 draw(20261125);
+    const std::vector<std::pair<const char*, std::function<void()>>> states{
+        {"no caller", [] {}},
+        {"any caller",
+         [&] {
+             set_callers(0, {{0, UINT64_MAX}});
+         }},
+        {"another thread", [&] { set_thread("another*[!x]"); }},
+        {"this thread", [&] { set_thread("*"); }},
+    };
+    for (const auto& [name, enter] : states) {
+        SCOPED_TRACE(name);
+        enter();
+        for (int i = 0; i < 300 && !HasFailure(); ++i) expect_all_kept(draw);
+    }
+    EXPECT_EQ(hits(), 600u);
 }
 
 // What is kept is kept because the trampoline does so: one that forgets a flag is found out.
-TEST_F(TrampolineTest, IsSeenToForget) {
+TEST_P(TrampolineTest, IsSeenToForget) {
     settings().armed = 1;
     target().enabled = 1;
     auto* const code = reinterpret_cast<unsigned char*>(layout_.trampoline(0));
@@ -203,6 +443,13 @@ TEST_F(TrampolineTest, IsSeenToForget) {
     ASSERT_EQ(child_->run(), SIGTRAP);
     EXPECT_NE(child_->registers.eflags, 0x203u);
 }
+
+const auto kClocks = testing::Values(ClockSource::kTsc, ClockSource::kVdso);
+std::string clock_name(const testing::TestParamInfo<ClockSource>& source) {
+    return source.param == ClockSource::kTsc ? "tsc" : "vdso";
+}
+INSTANTIATE_TEST_SUITE_P(EachClock, TrampolineTest, kClocks, clock_name);
+INSTANTIATE_TEST_SUITE_P(EachClock, FilterTest, kClocks, clock_name);
 
 } // namespace
 } // namespace speedbump::engine::inprocess

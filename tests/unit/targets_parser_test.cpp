@@ -127,18 +127,27 @@ TEST(Parser, TellsGlobsFromExactPatterns) {
 
 TEST(Parser, ReadsAllOptions) {
     const Options options =
-        one_line("m:f delay=10us every=3 start=5s duration=1.5s pid=77").options;
+        one_line("m:f delay=10us every=3 start=5s duration=1.5s pid=77 mode=sleep").options;
     EXPECT_EQ(options.delay, 10us);
     EXPECT_EQ(options.every, 3u);
     EXPECT_EQ(options.start, 5s);
     EXPECT_EQ(options.duration, 1500ms);
     EXPECT_EQ(options.pid, 77);
+    EXPECT_EQ(options.mode, Mode::kSleep);
+    EXPECT_EQ(one_line("m:f mode=spin").options.mode, Mode::kSpin);
+    const Options who = one_line("+exe:f caller=ns::g thread=worker-*").options;
+    EXPECT_EQ(who.caller->text, "ns::g");
+    EXPECT_FALSE(who.caller->is_glob);
+    EXPECT_EQ(who.thread->text, "worker-*");
+    EXPECT_TRUE(who.thread->is_glob);
+    EXPECT_EQ(parse("@thread=io caller=g\n+exe:f caller=h").file.lines[0].options.thread->text,
+              "io");
 }
 
 TEST(Parser, LeavesOptionsThatAreNotGivenEmpty) {
     const Options options = one_line("m:f").options;
     EXPECT_FALSE(options.delay || options.every || options.start || options.duration ||
-                 options.pid);
+                 options.pid || options.mode);
 }
 
 TEST(Parser, TakesBareNumberOfNativeLineAsNanoseconds) {
@@ -247,6 +256,12 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{"+exe:f 99999999999999999999999", 8, 23, "more than 10s", "nanoseconds"},
         BadLine{"foo:bar 500", 9, 3, "bare number '500'", "delay=500ns"},
         BadLine{"foo:bar every=0", 15, 1, "bad every", "every=10"},
+        BadLine{"foo:bar mode=doze", 14, 4, "bad mode", "mode=spin or mode=sleep"},
+        BadLine{"+exe:f caller=", 8, 7, "caller= has no value", "glob of a native function"},
+        BadLine{"+exe:f thread=", 8, 7, "thread= has no value", "a thread's name"},
+        BadLine{"+exe:f thread=xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", 15, 56,
+                "is too long", "at most 55 bytes"},
+        BadLine{"+exe:f thread=a thread=b", 17, 8, "thread is given twice", "at most once"},
         BadLine{"foo:bar every=1.5", 15, 3, "bad every", "every=10"},
         BadLine{"foo:bar every=18446744073709551616", 15, 20, "bad every", "every=10"},
         BadLine{"foo:bar pid=", 9, 4, "bad pid", "process id"},
@@ -337,21 +352,22 @@ TEST(Diagnostics, LookLikeThis) {
         "dul:f\xe6\xbc\xa2 delay=10kg pid=1 # odd\n"
         "m\xff\x1b[31m:f bogus\n"
         "nothing\r\n");
-    EXPECT_EQ(format_diagnostics("dir/t.txt", outcome.errors),
-              "dir/t.txt:2:20: error: bad delay: '10kg' has no known unit\n"
-              "    \tm\xc3\xb6"
-              "dul:f\xe6\xbc\xa2 delay=10kg pid=1 # odd\n"
-              "    \t                ^~~~\n"
-              "    expected: ns, us, ms or s, as in 10us\n"
-              "dir/t.txt:3:11: error: unknown option 'bogus'\n"
-              "    m\\xff\\x1b[31m:f bogus\n"
-              "                    ^~~~~\n"
-              "    expected: one of delay=, every=, start=, duration=, pid=, with no space around "
-              "the '='\n"
-              "dir/t.txt:4:1: error: missing ':' separator\n"
-              "    nothing\n"
-              "    ^~~~~~~\n"
-              "    expected: MODULE:NAME, or +BINARY:SYMBOL for a native target\n");
+    EXPECT_EQ(
+        format_diagnostics("dir/t.txt", outcome.errors),
+        "dir/t.txt:2:20: error: bad delay: '10kg' has no known unit\n"
+        "    \tm\xc3\xb6"
+        "dul:f\xe6\xbc\xa2 delay=10kg pid=1 # odd\n"
+        "    \t                ^~~~\n"
+        "    expected: ns, us, ms or s, as in 10us\n"
+        "dir/t.txt:3:11: error: unknown option 'bogus'\n"
+        "    m\\xff\\x1b[31m:f bogus\n"
+        "                    ^~~~~\n"
+        "    expected: one of delay=, every=, start=, duration=, pid=, mode=, caller=, thread=, "
+        "with no space around the '='\n"
+        "dir/t.txt:4:1: error: missing ':' separator\n"
+        "    nothing\n"
+        "    ^~~~~~~\n"
+        "    expected: MODULE:NAME, or +BINARY:SYMBOL for a native target\n");
 }
 
 TEST(Diagnostics, CutLongLinesAroundTheCaret) {
@@ -363,8 +379,9 @@ TEST(Diagnostics, CutLongLinesAroundTheCaret) {
               "t:1:1004: error: unknown option '" + std::string(60, 'x') + "...'\n" + "    ..." +
                   std::string(97, 'm') + ":f " + std::string(120, 'x') + "...\n" + "       " +
                   std::string(100, ' ') + "^" + std::string(119, '~') + "\n" +
-                  "    expected: one of delay=, every=, start=, duration=, pid=, with no space "
-                  "around the '='\n");
+                  "    expected: one of delay=, every=, start=, duration=, pid=, mode=, caller=, "
+                  "thread=, "
+                  "with no space around the '='\n");
 }
 
 TEST(Diagnostics, PointBehindTheEndOfAnOverlongLine) {

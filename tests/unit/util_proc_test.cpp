@@ -29,5 +29,34 @@ TEST(InnermostId, IsTheLast) {
     EXPECT_EQ(innermost_id(""), 0);
 }
 
+TEST(Stat, IsReadWhateverTheNameIs) {
+    for (const std::string name : {"plain", "a) S 1 (b", "", "two words)", "((", "\n"}) {
+        const auto stat = parse_stat("42 (" + name + ") D 7 -1 18446744073709551615\n");
+        ASSERT_TRUE(stat) << name;
+        EXPECT_EQ(stat->name, name);
+        EXPECT_EQ(stat->state, 'D');
+        EXPECT_EQ(stat->numbers, (std::vector<uint64_t>{7, UINT64_MAX, UINT64_MAX}));
+        EXPECT_EQ(stat->field(4), 7u);
+        EXPECT_EQ(stat->field(3), 0u);
+        EXPECT_EQ(stat->field(7), 0u);
+    }
+}
+
+TEST(Stat, OtherTextIsRefused) {
+    for (const char* text : {"", "42", "42 (name)", "42 (name) ", "42 (name) S", "42 )name( S 1 2",
+                             "42 (name)S 1 2", "42 (name) SS 1 2"})
+        EXPECT_FALSE(parse_stat(text)) << text;
+    EXPECT_TRUE(parse_stat("42 (name) S one two")->numbers.empty());
+}
+
+TEST(Stat, OfThisThread) {
+    const auto stat = read_stat("/proc/thread-self/stat");
+    ASSERT_TRUE(stat);
+    EXPECT_EQ(stat->state, 'R');
+    EXPECT_EQ(stat->field(4), static_cast<uint64_t>(::getppid()));
+    EXPECT_GE(stat->numbers.size(), 49u); // Linux 3.5 and later
+    EXPECT_FALSE(read_stat("/proc/0/stat"));
+}
+
 } // namespace
 } // namespace speedbump

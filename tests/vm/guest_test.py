@@ -5,7 +5,6 @@ How long something takes says nothing in an emulated machine, and CPU time neith
 is what was counted, and that a delay lasts as long as asked for at least.
 """
 
-import json
 import os
 import pathlib
 import shutil
@@ -68,7 +67,8 @@ def test_calibrate_measures_each_engine() -> None:
     done = Run("calibrate", "--json", timeout=120)
     assert done.status == 0, done
     rows = done.final()["rows"]
-    assert {row["engine"] for row in rows} == {"bpf", ENGINE}, rows
+    engines = {row["engine"] for row in rows}
+    assert {"bpf", ENGINE} <= engines <= {"bpf", ENGINE, "inprocess"}, rows
     for row in (row for row in rows if row["engine"] == ENGINE):
         assert row["floor_ns"] > 0, row
         longest = row["accuracy"][-1]

@@ -7,6 +7,7 @@
 #include "cli/exit_status.h"
 #include "cli/look.h"
 #include "cli/output.h"
+#include "engine/engines.h"
 #include "targets/parser.h"
 
 namespace speedbump::cli {
@@ -22,6 +23,9 @@ struct CheckArguments {
 Result<int> check(const CheckArguments& arguments) {
     const auto file = targets::load_targets(arguments.targets_path);
     if (!file) return file.error();
+    const auto engine =
+        arguments.look.jumps ? engine::EngineChoice::kInprocess : engine::EngineChoice::kAuto;
+    if (auto able = engine::require_options(engine, *file); !able) return std::move(able).error();
     auto output = Output::open(arguments.output);
     if (!output) return std::move(output).error();
     const auto found = look_for_targets(*file, arguments.look);

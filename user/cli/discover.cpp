@@ -33,7 +33,8 @@ struct DiscoverArguments {
     std::vector<std::string> native;
     bool no_native = false;
     bool no_python = false;
-    double budget = 5; // percent of one CPU
+    // Percent of one CPU: what a program can't be told from one that nobody looks at.
+    double budget = 1;
     unsigned rate = 99;
     size_t top = 20;
     std::string collapsed_path;
@@ -169,7 +170,7 @@ void add_discover(CLI::App& app, Action& action) {
     command->add_flag("--no-python", arguments->no_python, "don't read Python stacks")
         ->excludes(no_native);
     command
-        ->add_option("--budget", arguments->budget, "percent of one CPU that counting may cost (5)")
+        ->add_option("--budget", arguments->budget, "percent of one CPU that counting may cost (1)")
         ->type_name("PERCENT")
         ->check(number_between(0.1, 100));
     command->add_option("--rate", arguments->rate, "samples of each thread per second (99)")

@@ -123,8 +123,8 @@ Result<targets::TargetsFile> load_lines(const ExperimentArguments& arguments) {
     return file;
 }
 
-// `combinations`: how the progress of many hosts is put together, with --at.
-Result<experiment::Request> complete(const ExperimentArguments& arguments,
+// `combinations`: how the progress of many hosts is put together, where there are any.
+Result<experiment::Request> complete(const ExperimentArguments& arguments, size_t hosts,
                                      std::vector<fleet::Combination>& combinations) {
     experiment::Request request = arguments.request;
     if (arguments.gate.limit)
@@ -137,8 +137,8 @@ Result<experiment::Request> complete(const ExperimentArguments& arguments,
         if (auto added = add_positive(request, text); !added) return std::move(added).error();
     std::vector<std::string> points = arguments.progress;
     for (std::string& point : points) {
-        if (arguments.fleet.launches.empty()) break;
-        const auto combination = fleet::take_combination(point, arguments.fleet.launches.size());
+        if (hosts == 0) break;
+        const auto combination = fleet::take_combination(point, hosts);
         if (!combination) return combination.error();
         combinations.push_back(*combination);
     }
@@ -184,17 +184,22 @@ Result<experiment::Request> complete(const ExperimentArguments& arguments,
 }
 
 Result<int> run(const ExperimentArguments& arguments) {
+    const auto is_fleet = asks_for_fleet(arguments.fleet);
+    if (!is_fleet) return is_fleet.error();
     if (!arguments.ab.empty()) {
         const auto ab = complete_ab(arguments);
         if (!ab) return ab.error();
         return run_ab(*ab);
     }
+    auto launches = find_hosts(arguments.fleet);
+    if (!launches) return std::move(launches).error();
     std::vector<fleet::Combination> combinations;
-    auto request = complete(arguments, combinations);
+    auto request = complete(arguments, launches->size(), combinations);
     if (!request) return std::move(request).error();
     std::optional<fleet::FleetRequest> fleet;
-    if (!arguments.fleet.launches.empty()) {
-        auto completed = complete_fleet(arguments.fleet, *request, combinations);
+    if (*is_fleet) {
+        auto completed =
+            complete_fleet(arguments.fleet, std::move(*launches), *request, combinations);
         if (!completed) return std::move(completed).error();
         fleet = std::move(*completed);
     }
@@ -288,12 +293,23 @@ void add_live(CLI::App& command, ExperimentArguments& arguments) {
         ->type_name("PORT");
 }
 
+// Of this host: agents on others have theirs.
+void add_engine(CLI::App& command, session::EngineChoice& engine) {
+    add_choice<session::EngineChoice>(
+        command, "--engine", engine,
+        {{"bpf", session::EngineChoice::kBpf}, {"inprocess", session::EngineChoice::kInprocess}},
+        "what delays native functions: bpf or inprocess [bpf]")
+        ->type_name("ENGINE")
+        ->excludes(command.get_option("--at"));
+}
+
 // What has no meaning where nothing is slowed.
 void limit_ab(CLI::App& command) {
     CLI::Option* ab = command.get_option("--ab");
     for (const char* other :
          {"--pid", "--cgroup", "--doses", "--blocks", "--seed", "--positive", "--bisect", "--whole",
-          "--max-slowdown", "--max-cpu", "--settle", "--no-off", "--html", "--live", "--at"})
+          "--max-slowdown", "--max-cpu", "--settle", "--no-off", "--html", "--live", "--at",
+          "--at-slurm", "--at-pods", "--engine"})
         ab->excludes(command.get_option(other));
 }
 
@@ -358,6 +374,7 @@ void add_experiment(CLI::App& app, Action& action) {
         "never take the probes out in between");
     add_no_children(*command, request.session.follow_children);
     add_fleet_options(*command, *places, arguments->fleet);
+    add_engine(*command, request.session.engine);
     add_gate_options(*command, arguments->gate);
     add_result_options(*command, arguments->files, arguments->output);
     limit_ab(*command);

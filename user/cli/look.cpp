@@ -7,10 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
-#include <sstream>
 
 #include "cpython/interpreter.h"
 #include "elf/demangle.h"
@@ -21,6 +19,7 @@
 #include "process/resolver.h"
 #include "targets/matcher.h"
 #include "tree/descent.h"
+#include "tree/polled_tree.h"
 #include "util/proc.h"
 
 namespace speedbump::cli {
@@ -31,29 +30,6 @@ namespace fs = std::filesystem;
 
 std::string process_label(pid_t pid) {
     return fmt::format("process {} ({})", pid, status_field(pid, "Name"));
-}
-
-std::vector<tree::ListedProcess> list_proc() {
-    std::vector<tree::ListedProcess> list;
-    std::error_code ignored;
-    for (const auto& entry : fs::directory_iterator("/proc", ignored)) {
-        const std::string name = entry.path().filename();
-        if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-        std::ifstream file(entry.path() / "stat");
-        std::stringstream content;
-        content << file.rdbuf();
-        const std::string text = content.str();
-        // The name in parentheses may hold anything, a parenthesis too.
-        const size_t end_of_name = text.rfind(')');
-        if (end_of_name == std::string::npos) continue;
-        tree::ListedProcess process;
-        char state = 0;
-        std::istringstream(text.substr(end_of_name + 1)) >> state >> process.parent_tgid;
-        process.tgid = static_cast<uint32_t>(std::stoul(name));
-        process.pid = static_cast<pid_t>(process.tgid);
-        list.push_back(std::move(process));
-    }
-    return list;
 }
 
 // Says of each function in `functions[first...]`, all of this file, why it can't be probed, if so.
@@ -107,7 +83,7 @@ std::vector<pid_t> with_descendants(const std::vector<pid_t>& pids) {
     std::map<uint32_t, uint64_t> roots;
     for (const pid_t pid : pids) roots[static_cast<uint32_t>(pid)] = 1;
     std::vector<pid_t> result;
-    for (const auto& [tgid, bits] : tree::descendants(list_proc(), {}, roots, true, 0)) {
+    for (const auto& [tgid, bits] : tree::descendants(tree::list_proc(), {}, roots, true, 0)) {
         const auto pid = static_cast<pid_t>(tgid);
         if (process::is_ours(pid)) result.push_back(pid);
     }

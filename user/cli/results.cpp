@@ -33,11 +33,14 @@ Result<ResultWriter> ResultWriter::open(const ResultFiles& files,
 
 Result<int> ResultWriter::write(const experiment::Document& document) {
     const experiment::Results results = experiment::analyse(document);
-    const std::string json = experiment::to_json(document) + "\n";
+    std::string json, html; // where nobody wants them they are not made: an analysis takes seconds
+    if (json_.is_open() || output_.arguments().json)
+        json = experiment::to_json(document, results) + "\n";
+    if (html_.is_open()) html = report::experiment_html(document, results);
     output_.erase();
     // All of them are tried: a full disk must not take the table, too.
     const auto json_written = json_.write(json);
-    const auto html_written = html_.write(report::experiment_html(document, results));
+    const auto html_written = html_.write(html);
     if (output_.arguments().json)
         output_.write(json);
     else

@@ -87,6 +87,10 @@ Result<targets::Options> parse_settings(std::string_view text) {
     if (options.pid) {
         return usage("set: pid= can't be changed in a live session", kSetForm);
     }
+    if (options.mode || options.caller || options.thread) {
+        return usage("set: mode=, caller= and thread= can't be changed in a live session",
+                     kSetForm);
+    }
     if (!options.delay && !options.every && !options.start && !options.duration) {
         return usage("set: nothing to change", kSetForm);
     }

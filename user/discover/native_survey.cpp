@@ -33,6 +33,7 @@ constexpr milliseconds kShortestWatch(50);
 constexpr milliseconds kLook(2);
 constexpr milliseconds kLongestLook(20); // while a batch is as cheap as it began
 constexpr milliseconds kLongEnough(500);
+constexpr int kTries = 4; // of those that were seen, each without what was too dear in the last one
 
 } // namespace
 
@@ -112,6 +113,7 @@ Result<void> NativeSurvey::Impl::look_at(pid_t pid) {
     if (!findings && findings.error().kind == ErrorKind::kNotFound) return {}; // it ended
     if (!findings) return std::move(findings).error();
     files_[pid] = std::move(findings->files);
+    functions_.reserve(functions_.size() + findings->matches.size());
     for (process::NativeMatch& match : findings->matches)
         functions_.push_back({std::move(match), {}, {}, false});
     std::move(findings->skipped.begin(), findings->skipped.end(),
@@ -362,9 +364,10 @@ void NativeSurvey::Impl::pay_back() const {
 Result<void> NativeSurvey::Impl::watch_seen(Clock::time_point end) {
     std::vector<uint32_t> batch(seen_);
     std::iota(batch.begin(), batch.end(), 0);
-    // Once in any case: it is what the user came for.
-    for (bool is_first = true; !batch.empty() && !(*interrupted_)(); is_first = false) {
-        if (!is_first && Clock::now() >= end) break;
+    // In any case, also when dear ones among them have taken all the time: it is what the user came
+    // for.
+    for (int tried = 0; !batch.empty() && !(*interrupted_)(); ++tried) {
+        if (tried >= kTries && Clock::now() >= end) break;
         const auto cheap = watch(batch, end - Clock::now(), kLongEnough);
         if (!cheap) return cheap.error();
         if (*cheap) break;
@@ -397,14 +400,16 @@ Result<void> NativeSurvey::Impl::watch_rest() {
     return {};
 }
 
-// Those that were called but watched for moments only: together, the dear ones each alone.
+// Those that were seen, or called, but watched for moments only: together, the dear ones each
+// alone.
 Result<void> NativeSurvey::Impl::watch_again(Clock::time_point end) {
     while (Clock::now() < end && !is_over()) {
         std::vector<uint32_t> batch;
         std::optional<uint32_t> dear;
         for (uint32_t i = 0; i < functions_.size(); ++i) {
             const SurveyedFunction& function = functions_[i];
-            if (function.calls.empty() || function.watched >= kLongEnough) continue;
+            if (function.watched >= kLongEnough || refused_.contains(i)) continue;
+            if (i >= seen_ && function.calls.empty()) continue;
             if (!function.is_dear)
                 batch.push_back(i);
             else if (!dear || function.watched < functions_[*dear].watched)

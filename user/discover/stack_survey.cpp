@@ -9,22 +9,30 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "cpython/interpreter.h"
 #include "process/remote_elf.h"
 #include "stacks/native_stack.h"
 #include "stacks/sampler.h"
 #include "stacks/stack_reader.h"
+#include "stacks/thread_account.h"
 #include "util/clock.h"
 
 namespace speedbump::discover {
 
 namespace {
 
+using stacks::is_asleep;
+using stacks::is_same;
+using stacks::Pending;
 using stacks::Sampled;
 using stacks::StackFault;
+using stacks::take_periods;
+using stacks::ThreadAccount;
 using stacks::ThreadStack;
 using stacks::Unread;
+using stacks::Whole;
 using stacks::WholeFrame;
 using std::chrono::nanoseconds;
 
@@ -34,31 +42,10 @@ constexpr auto kLongestDrain = std::chrono::milliseconds(200);
 constexpr auto kDrainAgain = std::chrono::milliseconds(100);
 constexpr auto kListAgain = std::chrono::seconds(1);
 
-struct Whole {
-    Sampled thread;
-    std::vector<WholeFrame> frames;
-    bool is_whole = true; // else one of the runtimes, or some of the native callers, are missing
-};
-
 // A thread that is off the CPUs, until it runs again.
 struct Still {
     sb_still since{};
-    Whole stack;
-    std::vector<stacks::Frame> python; // of it, when they were not certain
-};
-
-// What a thread last waited for a CPU with. The kernel knows how long it waited: to be found
-// waiting tells little, since this program may have taken its CPU just now.
-struct Waiting {
-    std::optional<Whole> stack;
-    std::vector<stacks::Frame> python; // of it, as long as they are not certain
-    uint64_t counted_ns = 0;           // of its waiting
-};
-
-// A stack that counts once its Python frames are certain.
-struct Pending {
-    Whole stack;
-    std::vector<stacks::Frame> python;
+    Pending seen;
 };
 
 struct Process {
@@ -67,7 +54,7 @@ struct Process {
     std::optional<stacks::NativeUnwinder> unwinder;
     std::map<pid_t, Still> still;
     std::set<pid_t> unreadable; // of the threads off the CPUs, at this tick
-    std::map<pid_t, Waiting> waiting;
+    std::map<pid_t, ThreadAccount> accounts;
     std::vector<Pending> pending;
     std::vector<std::pair<pid_t, sb_thread_state>> states; // that the sampler knows
 };
@@ -91,8 +78,8 @@ class StackSampling {
   private:
     void list_processes();
     bool open_process(pid_t pid);
-    void look_at_all(uint64_t times);
-    bool look(Process& process, uint64_t times);
+    void look_at_all();
+    bool look(Process& process);
     bool look_without_bpf(Process& process);
     void tell_threads(Process& process);
     void take(const stacks::ThreadSample& sample);
@@ -106,7 +93,10 @@ class StackSampling {
     void count(const Whole& stack);
     void fail(const std::vector<Pending>& pending);
     void count_certain(Process& process);
-    void count_waiting(Process& process, const sb_thread& thread);
+    void count_waiting(Process& process, ThreadAccount& account);
+    void count_asleep(Process& process, Still& still, uint64_t periods);
+    std::optional<std::vector<sb_thread>> list_and_copy(Process& process);
+    void book_all(Process& process, const std::vector<sb_thread>& threads, uint64_t now_ns);
     void close(Process& process);
     Sampled describe(const Process& process, pid_t tid, uint64_t times) const;
 
@@ -239,36 +229,43 @@ bool is_certain(Process& process, std::vector<stacks::Frame>& python) {
     return python.empty();
 }
 
-// Whole periods that the thread has waited for a CPU since they were last counted.
-void StackSampling::count_waiting(Process& process, const sb_thread& thread) {
-    auto [entry, is_new] = process.waiting.try_emplace(static_cast<pid_t>(thread.tid));
-    Waiting& waiting = entry->second;
-    if (is_new) waiting.counted_ns = thread.waited_ns;
-    const auto period_ns = static_cast<uint64_t>(period_.count());
-    const uint64_t periods = (thread.waited_ns - waiting.counted_ns) / period_ns;
-    if (periods == 0 || !waiting.stack) return;
-    waiting.counted_ns += periods * period_ns;
-    waiting.stack->thread.times = periods;
-    if (is_certain(process, waiting.python))
-        count(*waiting.stack);
+// What a thread off the CPUs stands with, if it could be read since it left them.
+Still* known_still(Process& process, const sb_thread& thread) {
+    const auto found = process.still.find(static_cast<pid_t>(thread.tid));
+    return found != process.still.end() && is_same(found->second.since, thread.still)
+               ? &found->second
+               : nullptr;
+}
+
+void StackSampling::count_waiting(Process& process, ThreadAccount& account) {
+    if (!account.waits_at) return;
+    const uint64_t periods = take_periods(account.waiting_ns, period_);
+    if (periods == 0) return;
+    account.waits_at->stack.thread.times = periods;
+    if (is_certain(process, account.waits_at->python))
+        count(account.waits_at->stack);
     else
-        process.pending.push_back({*waiting.stack, waiting.python});
+        process.pending.push_back(*account.waits_at);
 }
 
 // Its last samples.
 void StackSampling::close(Process& process) {
     if (process.reader) count_certain(process);
     fail(process.pending);
+    for (auto& [tid, account] : process.accounts)
+        result_.profile.add_failed(
+            Unread::kRanMeanwhile,
+            take_periods(account.asleep_ns, period_) + take_periods(account.waiting_ns, period_));
     if (sampler_) sampler_->remove_process(process.pid);
 }
 
 // What is known of threads that have ended.
 void StackSampling::forget_ended(Process& process, const std::vector<sb_thread>& threads) {
     constexpr size_t kSpare = 64; // so that it is not done at each tick
-    if (std::max(process.waiting.size(), process.still.size()) <= threads.size() + kSpare) return;
+    if (std::max(process.accounts.size(), process.still.size()) <= threads.size() + kSpare) return;
     std::set<pid_t> alive;
     for (const sb_thread& thread : threads) alive.insert(static_cast<pid_t>(thread.tid));
-    std::erase_if(process.waiting, [&](const auto& one) { return !alive.contains(one.first); });
+    std::erase_if(process.accounts, [&](const auto& one) { return !alive.contains(one.first); });
     std::erase_if(process.still, [&](const auto& one) {
         if (alive.contains(one.first)) return false;
         sampler_->forget(process.pid, one.first);
@@ -276,47 +273,85 @@ void StackSampling::forget_ended(Process& process, const std::vector<sb_thread>&
     });
 }
 
-// One tick of a process; false when it is gone or runs another program now. Of a thread on a CPU
-// that CPU's clock tells; the time of one that waits for a CPU is counted when it has waited; each
-// that is asleep at its turn is counted now, or is one that could not be read.
-bool StackSampling::look(Process& process, uint64_t times) {
+void StackSampling::count_asleep(Process& process, Still& still, uint64_t periods) {
+    if (!is_certain(process, still.seen.python))
+        return result_.profile.add_failed(Unread::kUncertain, periods);
+    still.seen.stack.thread.times = periods;
+    count(still.seen.stack);
+}
+
+// The times of threads since the look before. Where one slept then, it slept until it woke up, and
+// waited for a CPU, unless it was taken off one since: then it waits, as far as is known, where it
+// was last seen running.
+void StackSampling::book_all(Process& process, const std::vector<sb_thread>& threads,
+                             uint64_t now_ns) {
+    for (const sb_thread& thread : threads) {
+        const auto tid = static_cast<pid_t>(thread.tid);
+        ThreadAccount& account = process.accounts[tid];
+        const sb_thread before = account.last;
+        account.book(thread, now_ns);
+        Still* const slept_at = is_asleep(before) ? known_still(process, before) : nullptr;
+        // Most have not waited, and a stack is much to copy.
+        const bool has_waited = thread.waited_ns != before.waited_ns ||
+                                account.waiting_ns >= static_cast<uint64_t>(period_.count());
+        if (has_waited && slept_at != nullptr && thread.preempted == before.preempted)
+            account.wait_at(slept_at->seen);
+        else if (has_waited && account.ran_at)
+            account.waits_at = account.ran_at;
+        if (slept_at == nullptr || is_asleep(thread)) continue;
+        if (const uint64_t periods = take_periods(account.asleep_ns, period_); periods > 0)
+            count_asleep(process, *slept_at, periods);
+    }
+}
+
+// Its threads, whose times are booked, and the stacks of those off the CPUs, where these are new.
+std::optional<std::vector<sb_thread>> StackSampling::list_and_copy(Process& process) {
+    const uint64_t now_ns = monotonic_ns();
+    auto threads = sampler_->threads(process.pid);
+    if (!threads) return std::nullopt;
+    book_all(process, *threads, now_ns);
+    process.unreadable.clear();
+    sampler_->drain([this](const stacks::ThreadSample& sample) { take(sample); }, kLongestDrain);
+    return std::move(*threads);
+}
+
+// A look at a process; false when it is gone or runs another program now. Of a thread on a CPU that
+// CPU's clock tells. What one has slept is counted where it is found asleep, or it could not be
+// read there; what it has waited for a CPU where it is found waiting.
+bool StackSampling::look(Process& process) {
     if (process.reader) {
         const auto listed = process.reader->list_threads();
         if (!listed && listed.error().kind == ErrorKind::kNotFound) return false;
         tell_threads(process);
     }
-    const auto threads = sampler_->threads(process.pid);
+    auto threads = list_and_copy(process);
+    // Once more, for those that ran while they were copied.
+    if (threads && std::any_of(threads->begin(), threads->end(), [&](const sb_thread& thread) {
+            return thread.ended == 0 && is_asleep(thread) &&
+                   known_still(process, thread) == nullptr;
+        }))
+        threads = list_and_copy(process);
     if (!threads) return false;
     forget_ended(process, *threads);
-    for (const sb_thread& thread : *threads)
-        if (thread.ended == 0) count_waiting(process, thread);
-    process.unreadable.clear();
-    sampler_->drain([this](const stacks::ThreadSample& sample) { take(sample); }, kLongestDrain);
     bool is_alive = false;
     for (const sb_thread& thread : *threads) {
         if (thread.ended != 0) continue;
         is_alive = true;
-        if (thread.on_cpu != 0) continue;
         const auto tid = static_cast<pid_t>(thread.tid);
-        const auto found = process.still.find(tid);
-        const bool is_known = found != process.still.end() &&
-                              found->second.since.switches == thread.still.switches &&
-                              found->second.since.started_ns == thread.still.started_ns;
-        if (thread.runnable != 0) {
-            if (!is_known) continue;
-            Waiting& waiting = process.waiting[tid];
-            waiting.stack = found->second.stack;
-            waiting.stack->thread.active = true;
-            waiting.python = found->second.python;
-        } else if (!is_known) {
+        ThreadAccount& account = process.accounts[tid];
+        Still* const known = known_still(process, thread);
+        const bool waits = thread.on_cpu == 0 && thread.runnable != 0;
+        if (waits && known != nullptr) account.wait_at(known->seen);
+        count_waiting(process, account);
+        if (!is_asleep(thread)) continue;
+        const uint64_t periods = take_periods(account.asleep_ns, period_);
+        if (periods == 0) continue;
+        if (known != nullptr) {
+            count_asleep(process, *known, periods);
+        } else {
             const bool was_copied = process.unreadable.contains(tid);
             result_.profile.add_failed(was_copied ? Unread::kUnreadable : Unread::kRanMeanwhile,
-                                       times);
-        } else if (!is_certain(process, found->second.python)) {
-            result_.profile.add_failed(Unread::kUncertain, times);
-        } else {
-            found->second.stack.thread.times = times;
-            count(found->second.stack);
+                                       periods);
         }
     }
     return is_alive;
@@ -360,23 +395,26 @@ void StackSampling::take(const stacks::ThreadSample& sample) {
 
 // `python`: its frames, when they are not certain.
 void StackSampling::take_running(Process& process, Whole stack, std::vector<stacks::Frame> python) {
-    if (python.empty())
-        count(stack);
-    else
+    if (!python.empty()) {
         process.pending.push_back({std::move(stack), std::move(python)});
+        return;
+    }
+    count(stack);
+    std::optional<Pending>& ran_at = process.accounts[stack.thread.tid].ran_at;
+    ran_at = {std::move(stack), {}};
 }
 
 void StackSampling::take_still(Process& process, const sb_still& since, Whole stack,
                                std::vector<stacks::Frame> python) {
     const pid_t tid = stack.thread.tid;
-    process.still[tid] = {since, std::move(stack), std::move(python)};
+    process.still[tid] = {since, {std::move(stack), std::move(python)}};
     sampler_->set_known(process.pid, tid, since);
 }
 
-void StackSampling::look_at_all(uint64_t times) {
+void StackSampling::look_at_all() {
     std::vector<pid_t> gone;
     for (auto& [pid, process] : processes_)
-        if (!(sampler_ ? look(process, times) : look_without_bpf(process))) gone.push_back(pid);
+        if (!(sampler_ ? look(process) : look_without_bpf(process))) gone.push_back(pid);
     // What they had left before they ended.
     if (sampler_) sampler_->drain([this](const auto& sample) { take(sample); }, kLongestDrain);
     for (const pid_t pid : gone) {
@@ -398,7 +436,6 @@ StackSurvey StackSampling::run() {
     const Clock::time_point start = Clock::now();
     const Clock::time_point end = start + options_.duration;
     result_.from_ns = monotonic_ns();
-    uint64_t counted = 0; // periods from the start on
     Clock::time_point next = start;
     Clock::time_point next_list = start + kListAgain;
     for (bool is_over = false; !is_over;) {
@@ -406,13 +443,11 @@ StackSurvey StackSampling::run() {
         const Clock::time_point now = Clock::now();
         is_over = now >= end || interrupted_();
         if (now >= next || is_over) {
-            // A late look stands for all periods that were left out, and for no other.
-            const uint64_t due = static_cast<uint64_t>((now - start) / period_) + 1;
             const auto before = own_cpu_time();
-            if (due > counted) look_at_all(due - counted);
-            counted = due;
+            look_at_all();
             const auto spent = own_cpu_time() - before;
-            next = std::max(start + static_cast<int64_t>(counted) * period_,
+            // Not to fall out of step with the periods from the start on.
+            next = std::max(start + ((now - start) / period_ + 1) * period_,
                             now + std::chrono::duration_cast<nanoseconds>(spent / kMaxShare));
         }
         if (sampler_) sampler_->drain([this](const auto& sample) { take(sample); }, kLongestDrain);

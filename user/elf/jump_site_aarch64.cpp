@@ -19,6 +19,10 @@ std::optional<Range> movable_range(std::basic_string_view<unsigned char>, uint64
     return std::nullopt;
 }
 
+std::optional<uint32_t> stack_growth(std::basic_string_view<unsigned char>) {
+    return std::nullopt;
+}
+
 std::optional<MovedRange> move_range(std::basic_string_view<unsigned char>, uint64_t, uint64_t) {
     return std::nullopt;
 }

@@ -49,6 +49,7 @@ class JumpPlacement {
             return all_refused(entries.size(), "it is of Go, which moves its stacks");
         PlacementOptions for_uprobes = options_;
         for_uprobes.jump = false;
+        for_uprobes.entry_only = false; // so do progress points, and other sessions
         const auto uprobes = place_probes(file_, entries, for_uprobes);
         for (size_t i = 0; i < entries.size(); ++i) look_at(entries[i], uprobes[i]);
         std::sort(runs_.begin(), runs_.end(),
@@ -159,7 +160,8 @@ class JumpPlacement {
                                   candidate.begin)
                     : fmt::format("a jump in place of {} bytes, {} after the entry; every call "
                                   "passes here once",
-                                  candidate.end - candidate.begin, candidate.begin)};
+                                  candidate.end - candidate.begin, candidate.begin),
+                stack_growth(file_.code_at(run.entry.file_offset, candidate.begin))};
         }
         return refusal(obstacle != nullptr ? obstacle : "something may lead into it");
     }

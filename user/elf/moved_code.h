@@ -35,6 +35,10 @@ struct Range {
 // and memory alone, or marks an entry; else 0.
 uint8_t straight_on(std::basic_string_view<unsigned char> code);
 
+// By how much the instructions of some code, each of which is straight_on(), lower the stack
+// pointer: nothing where one of them does it in a way that is not known, or raises it.
+std::optional<uint32_t> stack_growth(std::basic_string_view<unsigned char> code);
+
 // Nothing where not all of them may be moved, to somewhere within reach: they work on registers and
 // memory alone, or are branches. What follows an instruction that never goes on to the next one
 // must be padding, at least up to an address that is a multiple of 16; `address`: of `code`.

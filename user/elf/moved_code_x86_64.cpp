@@ -203,6 +203,61 @@ uint8_t straight_on(Bytes code) {
     return is_mark || is_movable(instruction) ? instruction.decoded.length : 0;
 }
 
+namespace {
+
+bool is_stack_pointer(const ZydisDecodedOperand& operand) {
+    return operand.type == ZYDIS_OPERAND_TYPE_REGISTER &&
+           ZydisRegisterGetLargestEnclosing(ZYDIS_MACHINE_MODE_LONG_64, operand.reg.value) ==
+               ZYDIS_REGISTER_RSP;
+}
+
+// By how much it lowers the stack pointer.
+std::optional<int64_t> growth_by(const Instruction& instruction) {
+    const ZydisDecodedOperand* const operands = instruction.operands;
+    const auto changes_it = [](const ZydisDecodedOperand& operand) {
+        return is_stack_pointer(operand) &&
+               (operand.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0;
+    };
+    if (std::none_of(operands, operands + instruction.decoded.operand_count, changes_it)) return 0;
+    if (instruction.decoded.mnemonic == ZYDIS_MNEMONIC_PUSH)
+        return instruction.decoded.operand_width / 8;
+    if (operands[0].type != ZYDIS_OPERAND_TYPE_REGISTER ||
+        operands[0].reg.value != ZYDIS_REGISTER_RSP)
+        return std::nullopt;
+    const ZydisDecodedOperand& source = operands[1];
+    switch (instruction.decoded.mnemonic) {
+        case ZYDIS_MNEMONIC_SUB:
+            if (source.type == ZYDIS_OPERAND_TYPE_IMMEDIATE) return source.imm.value.s;
+            return std::nullopt;
+        case ZYDIS_MNEMONIC_ADD:
+            if (source.type == ZYDIS_OPERAND_TYPE_IMMEDIATE) return -source.imm.value.s;
+            return std::nullopt;
+        case ZYDIS_MNEMONIC_LEA:
+            if (source.mem.base == ZYDIS_REGISTER_RSP && source.mem.index == ZYDIS_REGISTER_NONE)
+                return -source.mem.disp.value;
+            return std::nullopt;
+        default:
+            return std::nullopt;
+    }
+}
+
+} // namespace
+
+std::optional<uint32_t> stack_growth(Bytes code) {
+    constexpr int64_t kMost = 1 << 24;
+    const Decoder decoder;
+    Instruction instruction;
+    int64_t growth = 0;
+    while (!code.empty()) {
+        if (!decoder.decode(code, instruction)) return std::nullopt;
+        const auto more = growth_by(instruction);
+        if (!more || *more < 0 || *more > kMost - growth) return std::nullopt;
+        growth += *more;
+        code.remove_prefix(instruction.decoded.length);
+    }
+    return static_cast<uint32_t>(growth);
+}
+
 std::optional<Range> movable_range(Bytes code, uint64_t address) {
     const Decoder decoder;
     Instruction instruction;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +19,9 @@ struct ProbeSite {
     SiteKind kind = SiteKind::kSingleStep;
     std::string instruction; // as disassembled: "push %rbp"
     std::string reason;      // one sentence for `check -v`: why here and not elsewhere
+    // Of a jump: how far above the stack pointer the return address lies there; nullopt: it is not
+    // known.
+    std::optional<uint32_t> return_distance{};
 };
 
 struct PlacementOptions : SiteOptions {

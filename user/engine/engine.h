@@ -34,6 +34,9 @@ struct TargetSettings {
     nanoseconds duration{0}; // 0: without end
     uint64_t root_mask = ~uint64_t{0};
     bool enabled = true;
+    targets::Mode mode = targets::Mode::kSpin; // this and what follows: require_options()
+    std::optional<targets::Pattern> caller{};
+    std::optional<targets::Pattern> thread{};
     // The delay is that of this column of the engine's schedule, instead of `delay`.
     std::optional<uint32_t> column{};
 };
@@ -72,6 +75,7 @@ struct Probe {
     uint32_t target = 0;
     uint64_t file_offset = 0;
     elf::SiteKind kind = elf::SiteKind::kSingleStep;
+    std::optional<uint32_t> return_distance{}; // elf::ProbeSite
 };
 
 // The floor of each kind of site on this host: what a hit costs with a delay of 0.

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "engine/engines.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <set>
-#include <string_view>
 #include <utility>
 
 #include "engine/bpf/bpf_engine.h"
@@ -15,6 +14,8 @@
 #include "engine/machine.h"
 #include "engine/mapping_watch.h"
 #include "engine/python/python_hooks.h"
+#include "process/ownership.h"
+#include "tree/polled_tree.h"
 #include "util/proc.h"
 
 namespace speedbump::engine {
@@ -45,39 +46,20 @@ std::string unfit_for_module(const EngineRequest& request, const targets::Target
 }
 
 // What of the request the in-process engine can't do; empty when it can all of it.
-std::string unfit_for_inprocess(const EngineRequest& request, const targets::TargetsFile& file) {
+std::string unfit_for_inprocess(const EngineRequest& request) {
     if (request.is_of_cgroup) return "it knows processes, no cgroups (--cgroup)";
-    if (request.columns > 0) return "it has no schedule";
-    if (request.every > 1) return "it delays each call (--every)";
-    for (const targets::TargetLine& line : file.lines)
-        if (!line.exclude && line.runtime == targets::Runtime::kNative &&
-            line.options.every.value_or(1) > 1)
-            return "it delays each call (every= in line " + std::to_string(line.line_number) + ")";
     return "";
-}
-
-// Not safe enough for a service: docs/inprocess.md has what is open.
-Result<void> allow_unproven() {
-    const char* allowed = std::getenv("SPEEDBUMP_UNPROVEN");
-    if (allowed != nullptr && allowed == std::string_view("inprocess")) return {};
-    return make_error(ErrorKind::kUnsupported,
-                      "the in-process engine is not proven safe yet (docs/inprocess.md)")
-        .with_hint(
-            "use --engine=bpf; SPEEDBUMP_UNPROVEN=inprocess lets you try it on a program "
-            "that you can lose");
 }
 
 // nullptr: another engine delays.
 Result<std::unique_ptr<inprocess::InprocessProbes>> open_inprocess(const EngineRequest& request,
-                                                                   const targets::TargetsFile& file,
                                                                    const Warn& warn) {
     if (request.choice != EngineChoice::kInprocess)
         return std::unique_ptr<inprocess::InprocessProbes>();
-    if (const std::string reason = unfit_for_inprocess(request, file); !reason.empty())
+    if (const std::string reason = unfit_for_inprocess(request); !reason.empty())
         return make_error(ErrorKind::kUsage, "the in-process engine can't do that: " + reason)
             .with_hint("use --engine=bpf");
-    if (auto allowed = allow_unproven(); !allowed) return std::move(allowed).error();
-    auto probes = inprocess::open(warn);
+    auto probes = inprocess::open(request.columns, warn);
     if (probes) (*probes)->follow_children(request.follow_children);
     return probes;
 }
@@ -104,6 +86,21 @@ Result<std::unique_ptr<KmodEngine>> open_chosen_module(const EngineRequest& requ
     return Module();
 }
 
+// The in-process engine without BPF.
+Engines with_polled_tree(std::unique_ptr<inprocess::InprocessProbes> jumps, const Error& why,
+                         const Warn& warn) {
+    warn(why.message +
+         ": the process tree is looked at in /proc instead, some 30 times a second; a process that "
+         "lives no longer than that, or whose parent does, is missed (docs/inprocess.md)");
+    Engines engines;
+    const auto tree = std::make_shared<tree::PolledTree>(process::is_ours);
+    jumps->follow(*tree);
+    engines.mappings = tree->mappings();
+    engines.tree = tree;
+    engines.probes = std::move(jumps);
+    return engines;
+}
+
 // A set of probes is a descriptor.
 void allow_many_descriptors() {
     rlimit open_files{};
@@ -113,6 +110,32 @@ void allow_many_descriptors() {
 }
 
 } // namespace
+
+Result<void> require_options(EngineChoice choice, const targets::TargetsFile& file) {
+    for (const targets::TargetLine& line : file.lines) {
+        if (line.exclude) continue;
+        const targets::Options& options = line.options;
+        const std::pair<bool, const char*> asked[] = {
+            {options.mode == targets::Mode::kSleep, "mode=sleep"},
+            {options.caller.has_value(), "caller="},
+            {options.thread.has_value(), "thread="}};
+        for (const auto& [is_asked, option] : asked) {
+            if (!is_asked) continue;
+            if (line.runtime == targets::Runtime::kPython)
+                return make_error(ErrorKind::kUsage,
+                                  fmt::format("line {}: {} is for native functions, not for those "
+                                              "of Python",
+                                              line.line_number, option))
+                    .with_hint(fmt::format("take {} off that line", option));
+            if (choice != EngineChoice::kInprocess)
+                return make_error(ErrorKind::kUsage,
+                                  fmt::format("line {}: only the in-process engine can do {}",
+                                              line.line_number, option))
+                    .with_hint(fmt::format("use --engine=inprocess, or take {} off", option));
+        }
+    }
+    return {};
+}
 
 Result<Engines> open_counting(const Features& features) {
     auto loaded = BpfEngine::load(features);
@@ -131,13 +154,20 @@ Result<Engines> open_engines(const EngineRequest& request, const targets::Target
     if (request.columns > SB_MAX_COLUMNS)
         return make_error(ErrorKind::kUnsupported, "a schedule has no more than " +
                                                        std::to_string(SB_MAX_COLUMNS) + " columns");
+    if (auto able = require_options(request.choice, file); !able) return std::move(able).error();
     // First of all: probing the features starts a thread.
-    auto jumps = open_inprocess(request, file, warn);
+    auto jumps = open_inprocess(request, warn);
     if (!jumps) return std::move(jumps).error();
     Engines engines;
     engines.features = probe_features();
-    if (auto rights = require_attach_rights(engines.features); !rights)
-        return std::move(rights).error();
+    if (auto rights = require_attach_rights(engines.features); !rights) {
+        if (!*jumps) return std::move(rights).error();
+        const Features features = std::move(engines.features);
+        engines = with_polled_tree(std::move(*jumps), rights.error(), warn);
+        engines.features = features;
+        engines.hooks = PythonHooks::create(file, request.columns, warn);
+        return engines;
+    }
     auto module = open_chosen_module(request, file, engines.features, warn);
     if (!module) return std::move(module).error();
     allow_many_descriptors();
@@ -147,6 +177,7 @@ Result<Engines> open_engines(const EngineRequest& request, const targets::Target
     engines.tree = bpf; // in any case
     if (*jumps) {
         (*jumps)->follow(*bpf);
+        engines.progress_schedule = bpf->schedule();
         engines.probes = std::move(*jumps);
     } else if (*module) {
         (*module)->follow(*bpf);

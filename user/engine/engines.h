@@ -33,7 +33,13 @@ struct Engines {
     std::unique_ptr<tree::MappingRecords> mappings; // nullptr: the host has none
     std::shared_ptr<ProbeEngine> probes;
     std::unique_ptr<HookEngine> hooks; // nullptr: no line is for it; not open yet
+    // The tree's, by which progress points are counted, where `probes` has another one.
+    Schedule* progress_schedule = nullptr;
 };
+
+// kUsage where a line asks for what no engine of this choice does: delays that sleep, calls of some
+// functions or threads alone.
+Result<void> require_options(EngineChoice choice, const targets::TargetsFile& file);
 
 // Probes the features of the kernel, checks rights, and opens the engines that the request and the
 // lines of `file` are for. With kAuto the kernel module is taken when it

@@ -21,6 +21,7 @@
 
 #include "calibrate.skel.h"
 #include "engine/bpf/bpf_engine.h"
+#include "engine/declared_absent.h"
 #include "engine/inprocess/open.h"
 #include "engine/kmod/kmod_engine.h"
 #include "engine/libbpf.h"
@@ -149,6 +150,14 @@ constexpr const char* kGrantLine =
 
 } // namespace
 
+bool is_declared_absent(std::string_view name) {
+    const char* without = std::getenv("SPEEDBUMP_WITHOUT");
+    std::stringstream names(without ? without : "");
+    for (std::string one; std::getline(names, one, ',');)
+        if (one == name) return true;
+    return false;
+}
+
 Features probe_features() {
     const QuietLibbpf quiet;
     Features features;
@@ -160,22 +169,19 @@ Features probe_features() {
     features.mmap_events = MappingWatch::open().has_value();
     features.kmod = access("/dev/speed_bump", F_OK) == 0;
 
-    const char* without = std::getenv("SPEEDBUMP_WITHOUT");
-    std::stringstream names(without ? without : "");
-    for (std::string name; std::getline(names, name, ',');) {
-        if (name == "btf") features.btf = features.bpf = features.tracepoint_btf = false;
-        if (name == "bpf") features.bpf = false;
-        if (name == "sleepable") features.sleepable_uprobe = false;
-        if (name == "uprobe_multi") features.uprobe_multi = features.uprobe_multi_pid = false;
-        if (name == "uprobe_multi_pid") features.uprobe_multi_pid = false;
-        if (name == "kmod") features.kmod = false;
-        if (name == "mmap_events") features.mmap_events = false;
-        if (name == "nop5") features.nop5_optimized = false;
-        if (name == "tallies") features.few_tallies = true;
-        if (name == "ring") features.small_ring = true;
-        if (name == "members") features.few_members = true;
-        if (name == "fentry") features.no_fentry = true;
-    }
+    const auto without = is_declared_absent;
+    if (without("btf")) features.btf = features.bpf = features.tracepoint_btf = false;
+    if (without("bpf")) features.bpf = false;
+    if (without("sleepable")) features.sleepable_uprobe = false;
+    if (without("uprobe_multi")) features.uprobe_multi = features.uprobe_multi_pid = false;
+    if (without("uprobe_multi_pid")) features.uprobe_multi_pid = false;
+    if (without("kmod")) features.kmod = false;
+    if (without("mmap_events")) features.mmap_events = false;
+    if (without("nop5")) features.nop5_optimized = false;
+    if (without("tallies")) features.few_tallies = true;
+    if (without("ring")) features.small_ring = true;
+    if (without("members")) features.few_members = true;
+    if (without("fentry")) features.no_fentry = true;
     return features;
 }
 

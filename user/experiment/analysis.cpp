@@ -358,7 +358,7 @@ void check_controls(Results& results, const Document& document) {
     for (const ProgressResult& progress : results.progress) {
         const std::string& name = document.progress[progress.progress];
         if (progress.slices == 0) {
-            results.invalid_because.push_back(name + " never ticked while it was measured");
+            results.invalid_because.push_back(nothing_known(document, progress.progress));
             continue;
         }
         if (!progress.sham) {
@@ -433,14 +433,7 @@ std::vector<std::string> contention_warnings(const Document& document) {
 }
 
 bool is_precise(const Document& document, double precision) {
-    if (document.sliced) {
-        const SlicedResult result = examine_slices(document, 0, true);
-        return result.blocks > 0 &&
-               std::all_of(result.targets.begin(), result.targets.end(), [&](const auto& target) {
-                   return target.blocks == 0 ||
-                          target.shape.slope.interval.half_width() <= precision;
-               });
-    }
+    if (document.sliced) return look_at_slices(document, precision).is_precise;
     for (size_t target = 0; target < document.targets.size(); ++target) {
         const auto observations = observe_target(document, 0, target, false);
         if (!has_dose(observations)) continue;

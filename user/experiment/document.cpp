@@ -279,6 +279,7 @@ Document read_document(const ordered_json& json) {
     document.host = json.at("host").get<std::string>();
     document.kernel = json.at("kernel").get<std::string>();
     document.machine = json.at("machine").get<std::string>();
+    document.engine = json.at("engine").get<std::string>();
     document.started_unix_ns = json.at("started_unix_ns").get<int64_t>();
     document.seed = json.at("seed").get<uint64_t>();
     const ordered_json& settings = json.at("settings");
@@ -320,6 +321,7 @@ ordered_json summary_of(const Document& document, const Results& results) {
                          {"host", document.host},
                          {"kernel", document.kernel},
                          {"machine", document.machine},
+                         {"engine", document.engine},
                          {"started_unix_ns", document.started_unix_ns},
                          {"seed", document.seed},
                          {"settings",
@@ -351,7 +353,11 @@ std::string summary_json(const Document& document, const Results& results) {
 }
 
 std::string to_json(const Document& document) {
-    ordered_json json = summary_of(document, analyse(document));
+    return to_json(document, analyse(document));
+}
+
+std::string to_json(const Document& document, const Results& results) {
+    ordered_json json = summary_of(document, results);
     for (size_t rung = 0; rung < document.rungs.size(); ++rung)
         json["rungs"][rung]["blocks"] = blocks_json(document.rungs[rung].blocks);
     json["blocks"] = blocks_json(document.blocks);
@@ -393,15 +399,16 @@ namespace {
 
 // The slices of `from` come after those of `to`.
 Result<void> append(Sliced& to, const Sliced& from) {
-    const bool alike = to.slice == from.slice &&
+    const bool alike = to.slice == from.slice && to.chance == from.chance &&
                        std::equal(to.targets.begin(), to.targets.end(), from.targets.begin(),
                                   from.targets.end(), [](const auto& a, const auto& b) {
                                       return (a.dose.count() == 0) == (b.dose.count() == 0);
                                   });
     if (!alike)
         return make_error(ErrorKind::kInvalid,
-                          "the experiments have slices of other lengths, or have not slowed the "
-                          "same targets: they can be compared, not merged");
+                          "the experiments have slices of other lengths, or delays with another "
+                          "chance, or have not slowed the same targets: they can be compared, not "
+                          "merged");
     const auto add = [](auto& all, const auto& more) {
         all.insert(all.end(), more.begin(), more.end());
     };
@@ -438,6 +445,8 @@ Result<Document> merge(const std::vector<Document>& documents) {
                 "an experiment on several hosts at once is one already: such ones can "
                 "be compared, not merged");
         if (merged.host.find(other.host) == std::string::npos) merged.host += ", " + other.host;
+        if (merged.engine.find(other.engine) == std::string::npos)
+            merged.engine += ", " + other.engine;
         if (merged.sliced.has_value() != other.sliced.has_value())
             return make_error(ErrorKind::kInvalid,
                               "one of the experiments has short slices, another has none: they can "

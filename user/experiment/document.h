@@ -86,6 +86,7 @@ struct SlicedTarget {
 // without a gap but where the schedule ran out.
 struct Sliced {
     nanoseconds slice{0};
+    double chance = kEvenChance;              // of a dose, of each target in each slice
     std::vector<std::vector<uint64_t>> units; // of each progress point, by slice
     std::vector<SlicedTarget> targets;        // of each of the document's
     nanoseconds waited{0};                    // as Slice's, over all slices
@@ -155,6 +156,7 @@ struct Document {
     std::string host;
     std::string kernel;
     std::string machine;
+    std::string engine; // that delayed native calls
     int64_t started_unix_ns = 0;
     uint64_t seed = 0;
     Settings settings;
@@ -188,7 +190,8 @@ std::optional<Document> document_of(const Document& document, size_t host);
 struct Results; // analysis.h
 
 // The document as JSON on one line, with what is concluded from it under "results".
-std::string to_json(const Document& document);
+std::string to_json(const Document& document, const Results& results);
+std::string to_json(const Document& document); // concluded for this
 // The same without the raw slices.
 std::string summary_json(const Document& document, const Results& results);
 // kInvalid, with the place, for anything that to_json() would not have written.

@@ -130,6 +130,7 @@ std::optional<Document> document_of(const Document& document, size_t host) {
     alone.targets = document.targets;
     Sliced& sliced = alone.sliced.emplace();
     sliced.slice = document.sliced->slice;
+    sliced.chance = document.sliced->chance;
     for (size_t target = 0; target < document.targets.size(); ++target) {
         sliced.targets.emplace_back().dose = document.sliced->targets[target].dose;
         sliced.targets.back().calls = one.targets[target].calls;

@@ -156,6 +156,7 @@ Result<Changes> changes_between(const Document& a, const Document& b) {
     add_note(result.notes, "hosts", a.host, b.host);
     add_note(result.notes, "kernels", a.kernel, b.kernel);
     add_note(result.notes, "machines", a.machine, b.machine);
+    add_note(result.notes, "engines", a.engine, b.engine);
     result.notes.push_back(
         "a and b were measured one after the other: what else changed on the host in between is in "
         "the change, and not in its interval (experiment --ab measures both at once)");

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "process/threads.h"
+#include "util/proc.h"
 
 namespace speedbump::experiment {
 
@@ -75,15 +76,10 @@ CpuTimes read_cpu_times(const std::vector<pid_t>& pids) {
     const double tick = 1.0 / static_cast<double>(::sysconf(_SC_CLK_TCK));
     CpuTimes times;
     for (const pid_t pid : pids) {
-        const std::string stat = first_line(fmt::format("/proc/{}/stat", pid));
-        const size_t end = stat.rfind(')'); // of the name, which may hold anything
-        if (end == std::string::npos) continue;
-        std::istringstream fields(stat.substr(end + 1));
-        std::string skipped;
-        for (int field = 3; field < 14; ++field) fields >> skipped;
-        double user = 0, system = 0;
-        fields >> user >> system;
-        times.processes += (user + system) * tick;
+        const auto stat = read_stat(fmt::format("/proc/{}/stat", pid));
+        if (!stat) continue;
+        constexpr size_t kUser = 14, kSystem = 15; // fields
+        times.processes += static_cast<double>(stat->field(kUser) + stat->field(kSystem)) * tick;
     }
     rusage usage{};
     ::getrusage(RUSAGE_SELF, &usage);

@@ -53,12 +53,14 @@ bool has_ended(pid_t pid, Clock::time_point deadline) {
 } // namespace
 
 Result<ProgramOutput> output_of(std::vector<std::string> command,
-                                std::chrono::milliseconds patience, size_t max_size) {
+                                std::chrono::milliseconds patience, size_t max_size,
+                                const Fd* errors) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) return errno_error("pipe", errno);
     Fd output(ends[0]), input(ends[1]);
     // A group of its own, so that what it has started can be ended with it.
-    const auto pid = spawn(command, input, {.has_input = false, .is_group = true});
+    const auto pid =
+        spawn(command, input, {.has_input = false, .is_group = true, .errors = errors});
     if (!pid) return pid.error();
     input.reset();
     const Clock::time_point deadline = Clock::now() + patience;

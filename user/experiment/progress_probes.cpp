@@ -7,11 +7,48 @@
 #include <cctype>
 #include <filesystem>
 
+#include "elf/moved_code.h"
+#include "process/maps.h"
+#include "process/memory.h"
 #include "session/outsiders.h"
 
 namespace speedbump::experiment {
 
 namespace {
+
+// Whether the code of a process is not what its file (`descriptor`) has at this offset, but lies
+// where a jump has taken its place (engine/inprocess), this program's or another's: a probe there
+// would be in the middle of it.
+bool is_in_jump(pid_t pid, const process::FileKey& file, int descriptor, uint64_t offset) {
+    const auto mappings = process::read_maps(pid);
+    if (!mappings) return false; // it has ended
+    for (const process::Mapping& mapping : *mappings) {
+        if (!mapping.executable || mapping.device != file.device || mapping.inode != file.inode ||
+            offset < mapping.file_offset ||
+            offset - mapping.file_offset >= mapping.end - mapping.start)
+            continue;
+        const uint64_t first =
+            std::max(mapping.file_offset, offset - std::min(offset, elf::kLongestRange - 1));
+        unsigned char is[elf::kLongestRange + elf::kRangeSight] = {};
+        unsigned char was[sizeof is] = {};
+        const process::RemoteMemory memory(pid);
+        const size_t read = std::min<size_t>(
+            memory.read_some(mapping.start + (first - mapping.file_offset), is, sizeof is),
+            static_cast<size_t>(std::max<ssize_t>(
+                pread(descriptor, was, sizeof was, static_cast<off_t>(first)), 0)));
+        for (uint64_t at = first; at <= offset && at - first + elf::kJumpBytes <= read; ++at) {
+            const std::basic_string_view<unsigned char> code(was + (at - first),
+                                                             read - (at - first));
+            const unsigned char* const now = is + (at - first);
+            if ((*now != 0xe8 && *now != 0xe9) ||
+                code.substr(0, elf::kJumpBytes) == decltype(code)(now, elf::kJumpBytes))
+                continue;
+            const auto range = elf::movable_range(code, at);
+            if (range && offset - at < range->length) return true;
+        }
+    }
+    return false;
+}
 
 // Of these files, those that processes outside the tree map.
 std::set<process::FileKey> shared_with_others(const std::set<process::FileKey>& files,
@@ -47,6 +84,11 @@ Result<void> ProgressProbes::look(const std::vector<pid_t>& pids, Files& files) 
             meaning.progress = progress_;
             auto number = programs_->add_site(meaning);
             if (!number) return std::move(number).error();
+            if (is_in_jump(pid, site.file, sites_->descriptor(site.file), site.offset))
+                return make_error(
+                           ErrorKind::kUnsupported,
+                           "a probe of " + sites_->name() + " would be where a jump delays calls")
+                    .with_hint("use --engine=bpf, or leave that target out");
             Batch& batch = batches[site.file];
             batch.file = site.file;
             batch.sites.emplace_back(*number, meaning);

@@ -19,6 +19,15 @@ struct Call {
 
 } // namespace
 
+Result<void> require_programs(const session::Session& session) {
+    if (session.tree_map() >= 0) return {};
+    return make_error(ErrorKind::kPermission,
+                      "native functions and system calls are counted as progress by BPF programs, "
+                      "for which there are no rights here")
+        .with_hint(
+            "run as root (sudo), or count calls of a Python function: --progress python:...");
+}
+
 SliceCounter::SliceCounter(engine::MapMemory memory, uint32_t points)
     : memory_(std::move(memory)),
       units_(memory_.as<const __u64>(), static_cast<size_t>(libbpf_num_possible_cpus()), points) {}
@@ -39,6 +48,7 @@ Result<SliceCounter> SliceCounter::open(const bpf_map* counts, uint32_t points) 
 
 Result<std::shared_ptr<Programs>> Programs::load(session::Session& session, uint32_t points,
                                                  bool has_device) {
+    if (auto able = require_programs(session); !able) return std::move(able).error();
     auto programs = std::make_shared<Programs>(session);
     programs->skeleton_.reset(progress_bpf__open());
     if (!programs->skeleton_) return errno_error("open the counting programs", errno);

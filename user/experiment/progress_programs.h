@@ -19,6 +19,9 @@
 
 namespace speedbump::experiment {
 
+// kPermission where BPF programs can't be loaded, and the session does without.
+Result<void> require_programs(const session::Session& session);
+
 // The units by slice that programs count: their map of that (slice_units), for a schedule that is
 // the session's.
 class SliceCounter {

@@ -29,6 +29,7 @@ class SystemCall : public ProgressPoint {
   public:
     // By the kernel's function, or, when `function` is empty, by each system call's tracepoint.
     Result<void> attach(int number, const std::string& function, session::Session& session) {
+        if (auto able = require_programs(session); !able) return able;
         const engine::QuietLibbpf quiet;
         skeleton_.reset(syscall_bpf__open());
         if (!skeleton_) return errno_error("open the counting program", errno);

@@ -67,10 +67,12 @@ void Runner::choose_doses(size_t target) {
     if (subject_.groups()[target].empty()) return;
     std::vector<nanoseconds>& doses = document_.targets[target].doses;
     const double seen = std::min(kSeenSlowdown, 0.4 * request_.max_slowdown);
-    if (!request_.doses.empty())
+    if (!request_.doses.empty()) {
         doses = request_.doses;
-    else if (const auto top = subject_.find_dose(target, seen, kFirstShare, kLargestShare))
-        doses = doses_up_to(*top);
+    } else if (const auto plain = subject_.measure_plain()) {
+        if (const auto top = subject_.find_dose(target, *plain, seen, kFirstShare, kLargestShare))
+            doses = doses_up_to(*top);
+    }
 }
 
 // A block that does not come to its end is kept as far as it got: its arms are in random order.

@@ -49,6 +49,7 @@ ordered_json sliced_json(const Sliced& sliced) {
     }
     return {{"slice_ns", sliced.slice.count()},
             {"waited_ns", sliced.waited.count()},
+            {"chance", sliced.chance},
             {"units", sliced.units},
             {"targets", targets}};
 }
@@ -58,6 +59,8 @@ Sliced read_sliced(const ordered_json& json, const Document& document) {
     sliced.slice = read_time(json, "slice_ns");
     sliced.waited = read_time(json, "waited_ns");
     if (sliced.slice.count() == 0) refuse("slices without a length");
+    if (json.contains("chance")) sliced.chance = json.at("chance").get<double>();
+    if (!(sliced.chance > 0 && sliced.chance < 1)) refuse("a chance is between 0 and 1");
     sliced.units = json.at("units").get<std::vector<std::vector<uint64_t>>>();
     if (sliced.units.size() != document.progress.size())
         refuse("the slices have another number of progress points than the document");

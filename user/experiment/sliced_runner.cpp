@@ -9,6 +9,7 @@
 
 #include "experiment/analysis.h"
 #include "experiment/host.h"
+#include "experiment/slices.h"
 #include "experiment/trial.h"
 #include "targets/parser.h"
 #include "util/clock.h"
@@ -21,15 +22,12 @@ using std::chrono::milliseconds;
 
 constexpr auto kGuardTick = milliseconds(50);
 constexpr auto kCheckSlice = milliseconds(250); // of whether it was the delays
-// Of a unit's time, which the full dose of a target that matters adds.
-constexpr double kFullShare = 0.1;
-constexpr double kLargestShare = 1;
+constexpr double kLargestShare = 1;             // of a unit's time
 constexpr size_t kPiloted = 10; // of so many targets at most, hidden ones get larger doses
 // A host that has other work slows for a moment, too: so many times within so long, it is the
 // delays.
 constexpr size_t kStrikes = 3;
 constexpr auto kStrikesWithin = std::chrono::seconds(10);
-constexpr int kMaxHalvings = 4;  // of all doses, by the guards
 constexpr double kFirstLook = 1; // s, until the intervals are looked at for the first time
 constexpr double kShownEach = 1; // s
 constexpr double kLookGrowth = 1.5;
@@ -45,10 +43,13 @@ class SlicedRunner {
     void choose_doses();
     void keep_within_slice(Target& target);
     TrialPlan plan() const;
-    Result<void> run_trial(); // until a limit, or a guard wants smaller doses
+    Result<void> run_trial(); // until a limit, or smaller doses are wanted
     bool is_by_delays();
     bool is_struck_too_often();
-    void halve_doses(const std::string& why);
+    void leave_out_largest(Trial& trial, const std::string& why);
+    bool may_begin_smaller() const;
+    void begin_smaller();
+    void forget_measured();
     void look(const Trial& trial);
     void keep(const Trial& trial);
 
@@ -56,9 +57,13 @@ class SlicedRunner {
     const Request& request_;
     const Hooks& hooks_;
     Document& document_;
+    double share_ = kLargeShare;  // of a unit's time, which each target that matters adds
+    double chance_ = kEvenChance; // of a dose, in a slice
+    bool wants_smaller_ = false;
+    bool is_precise_ = false; // as it was looked at last
     double next_look_s_ = kFirstLook;
     double shown_s_ = 0;
-    int halvings_ = 0;
+    uint8_t highest_ = kLevels;     // level that is drawn: the guards left out what is larger
     std::vector<uint64_t> strikes_; // of the guard, when
 };
 
@@ -72,20 +77,27 @@ void SlicedRunner::keep_within_slice(Target& target) {
                            ": longer slices allow a longer one");
 }
 
-// Each target that matters slows a unit by the same share; all together stay within the guard.
+// Each target that matters slows a unit by the same share. The more there are, the more seldom each
+// does, so that all together stay within the guard.
 void SlicedRunner::choose_doses() {
     size_t count = 0;
     for (const auto& group : subject_.groups()) count += !group.empty();
-    const double share = std::min(
-        kFullShare, request_.max_slowdown / std::max<double>(1, static_cast<double>(count)));
-    const double largest = count <= kPiloted ? kLargestShare : share;
+    const double share = std::min(share_, request_.max_slowdown);
+    if (request_.doses.empty()) chance_ = chance_of(count, share, request_.max_slowdown);
+    const bool is_piloted = count <= kPiloted;
+    std::optional<Slice> plain; // one for all where none is piloted: a hundred would take a minute
     for (size_t target = 0; target < document_.targets.size() && !subject_.stop(); ++target) {
         Target& described = document_.targets[target];
         if (subject_.groups()[target].empty()) continue;
-        if (!request_.doses.empty())
+        if (!request_.doses.empty()) {
             described.doses = {request_.doses.back()};
-        else if (const auto dose = subject_.find_dose(target, share, share, largest))
-            described.doses = {*dose};
+        } else {
+            if (is_piloted || !plain) plain = subject_.measure_plain();
+            if (!plain) continue;
+            const double largest = is_piloted ? kLargestShare : share;
+            if (const auto dose = subject_.find_dose(target, *plain, share, share, largest))
+                described.doses = {*dose};
+        }
         keep_within_slice(described);
     }
 }
@@ -94,6 +106,7 @@ TrialPlan SlicedRunner::plan() const {
     TrialPlan plan;
     plan.seed = document_.seed;
     plan.slice = document_.settings.slice;
+    plan.chance = chance_;
     for (size_t target = 0; target < document_.targets.size(); ++target) {
         TrialTarget& one = plan.targets.emplace_back();
         one.members = subject_.groups()[target];
@@ -124,18 +137,43 @@ bool SlicedRunner::is_struck_too_often() {
     return strikes_.size() >= kStrikes;
 }
 
-void SlicedRunner::halve_doses(const std::string& why) {
+// What was measured with them stays right.
+void SlicedRunner::leave_out_largest(Trial& trial, const std::string& why) {
     strikes_.clear();
-    for (size_t target = 0; target < document_.targets.size(); ++target)
-        for (nanoseconds& dose : document_.targets[target].doses)
-            dose = std::max(dose / 2, std::min(dose, subject_.least_dose(target)));
-    document_.sliced.reset(); // with the doses that were too large
+    if (highest_ == 1) {
+        subject_.stop() = Stop{"with the smallest delays, too, " + why, false};
+        return;
+    }
+    trial.limit(--highest_);
+    subject_.warn("the largest delays are left out from now on: " + why);
+}
+
+// What was measured with doses that were too large.
+void SlicedRunner::forget_measured() {
+    document_.sliced.reset();
     next_look_s_ = kFirstLook;
     shown_s_ = 0;
-    if (++halvings_ > kMaxHalvings)
-        subject_.stop() = Stop{"the delays were halved four times, and still " + why, false};
-    else
-        subject_.warn("all delays are halved, and what was measured is begun anew: " + why);
+}
+
+// Doses are large, the runner's own choice and not the user's, and enough time is left to begin
+// anew.
+bool SlicedRunner::may_begin_smaller() const {
+    return request_.doses.empty() && std::min(share_, request_.max_slowdown) > kSmallShare &&
+           (request_.time.count() == 0 || 2 * subject_.elapsed() <= request_.time);
+}
+
+void SlicedRunner::begin_smaller() {
+    wants_smaller_ = false;
+    const double part = kSmallShare / share_;
+    share_ = kSmallShare;
+    highest_ = kLevels;
+    hooks_.say("the delays bend each other: smaller ones from now on");
+    forget_measured();
+    for (size_t target = 0; target < document_.targets.size(); ++target) // where none can be chosen
+        for (nanoseconds& dose : document_.targets[target].doses)
+            dose = std::max(nanoseconds(static_cast<int64_t>(ns(dose) * part)),
+                            std::min(dose, subject_.least_dose(target)));
+    choose_doses();
 }
 
 void SlicedRunner::keep(const Trial& trial) {
@@ -155,8 +193,13 @@ void SlicedRunner::look(const Trial& trial) {
     hooks_.after_block(document_);
     if (measured < next_look_s_) return;
     next_look_s_ = measured * kLookGrowth;
-    if (request_.precision > 0 && is_precise(document_, request_.precision))
-        subject_.stop() = Stop{"precision", true};
+    const bool may_be_smaller = may_begin_smaller();
+    if (!may_be_smaller && request_.precision <= 0) return;
+    const SlicedLook seen = look_at_slices(document_, request_.precision);
+    wants_smaller_ = may_be_smaller && seen.bends; // they bend what they measure
+    if (wants_smaller_) return;
+    is_precise_ = request_.precision > 0 && seen.is_precise;
+    if (is_precise_) subject_.stop() = Stop{"precision", true};
 }
 
 Result<void> SlicedRunner::run_trial() {
@@ -165,14 +208,16 @@ Result<void> SlicedRunner::run_trial() {
     if (auto begun = trial.begin(); !begun) return begun;
     auto waits = read_waits(subject_.pids());
     const auto keep_waits = [&] {
-        keep(trial);
+        // What was found precise is reported as it was looked at: with a few slices more it may not
+        // be.
+        if (!is_precise_) keep(trial);
         const auto now = read_waits(subject_.pids());
         document_.sliced->waited += std::max(nanoseconds(0), waited_between(waits, now));
         waits = now;
     };
     Subject::Readings from = subject_.read(false);
     subject_.note_ticks(true, from.at_ns);
-    while (!subject_.stop()) {
+    while (!subject_.stop() && !wants_smaller_) {
         if (subject_.is_interrupted()) break;
         subject_.note_ran(trial.go_on(kGuardTick, hooks_.wake_fd));
         if (subject_.stop()) break;
@@ -182,10 +227,7 @@ Result<void> SlicedRunner::run_trial() {
         if (const auto why = subject_.guard_all(from, now, subject_.period())) {
             trial.end();
             keep_waits();
-            if (is_by_delays() && is_struck_too_often()) {
-                halve_doses(*why);
-                return {};
-            }
+            if (is_by_delays() && is_struck_too_often()) leave_out_largest(trial, *why);
             if (subject_.stop()) break;
             waits = read_waits(subject_.pids());
             if (auto begun = trial.begin(); !begun) return begun;
@@ -208,8 +250,10 @@ Result<void> SlicedRunner::run() {
                                  [](const Target& target) { return !target.doses.empty(); });
     if (!any && !subject_.stop())
         subject_.stop() = Stop{"no target has a delay that could be tried", false};
-    while (!subject_.stop())
+    while (!subject_.stop()) {
+        if (wants_smaller_) begin_smaller();
         if (auto ran = run_trial(); !ran) return ran;
+    }
     return {};
 }
 

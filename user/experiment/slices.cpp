@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: MIT
 #include "experiment/slices.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "experiment/anytime.h"
+#include "util/units.h"
 
 namespace speedbump::experiment {
 
 namespace {
 
 constexpr double kShamShare = 0.1; // of a slice, that its full dose pretends to take
+// Of the precision asked for: by noise alone so narrow is an interval that may reach to none.
+constexpr double kPreciseByNoise = 1.0 / 3;
 
 TargetSlices table_of(const SlicedTarget& target) {
     TargetSlices table;
@@ -21,13 +26,14 @@ TargetSlices table_of(const SlicedTarget& target) {
     return table;
 }
 
-TargetSlices sham_of(uint64_t seed, size_t target, size_t slices, double slice_ns) {
+TargetSlices sham_of(const SlicedRun& run, uint64_t seed, size_t target) {
     TargetSlices sham;
-    for (size_t stage = 0; sham.steps.size() < slices; ++stage)
-        for (const Step& step : stage_of(seed, target, stage)) sham.steps.push_back(step);
-    sham.steps.resize(slices);
+    for (size_t stage = 0; sham.steps.size() < run.units.size(); ++stage)
+        for (const Step& step : stage_of(seed, target, stage, run.chance))
+            sham.steps.push_back(step);
+    sham.steps.resize(run.units.size());
     for (const Step& step : sham.steps) {
-        sham.injected.push_back(step.on ? kShamShare * share_of(step.level) * slice_ns : 0);
+        sham.injected.push_back(step.on ? kShamShare * share_of(step.level) * run.slice_ns : 0);
         sham.delays.push_back(step.on ? 1 : 0);
     }
     return sham;
@@ -69,24 +75,55 @@ ModelRun model_run(const Document& document, size_t progress) {
     ModelRun result;
     SlicedRun& run = result.run;
     run.slice_ns = static_cast<double>(sliced.slice.count());
+    run.chance = sliced.chance;
     run.units.assign(sliced.units[progress].begin(), sliced.units[progress].end());
     for (size_t target = 0; target < sliced.targets.size(); ++target) {
         if (sliced.targets[target].dose.count() == 0) continue;
         run.targets.push_back(table_of(sliced.targets[target]));
         result.targets.push_back(target);
     }
-    run.targets.push_back(
-        sham_of(document.seed, sliced.targets.size(), run.units.size(), run.slice_ns));
+    run.targets.push_back(sham_of(run, document.seed, sliced.targets.size()));
     return result;
 }
 
-} // namespace
+// Hosts that are slowed one at a time may wait for each other.
+EffectLimits limits_of(const Document& document) {
+    EffectLimits limits;
+    limits.may_wait = document.fleet && document.fleet->each;
+    return limits;
+}
 
-SlicedResult examine_slices(const Document& document, size_t progress, bool at_any_look) {
-    const ModelRun model = model_run(document, progress);
+// However often it was looked at; what the interval reaches to besides, such as none where there
+// may be a slack, it goes on to reach to.
+Estimate at_any_look_of(const Estimate& estimate, size_t blocks) {
+    Estimate result = anytime(estimate, blocks);
+    const auto reach = [](Interval& interval, const Interval& other) {
+        interval = {std::min(interval.low, other.low), std::max(interval.high, other.high)};
+    };
+    reach(result.interval, estimate.interval);
+    reach(result.wide, estimate.wide);
+    return result;
+}
+
+struct Fitted {
+    ModelRun model;
+    Response response;
+    Regression regression;
+};
+
+Fitted fit(const Document& document, size_t progress) {
+    Fitted fitted;
+    fitted.model = model_run(document, progress);
+    fitted.response = find_response(fitted.model.run);
+    fitted.regression = regress(fitted.model.run, fitted.response);
+    return fitted;
+}
+
+SlicedResult examine(const Document& document, const Fitted& fitted, bool at_any_look) {
+    const ModelRun& model = fitted.model;
+    const Regression& regression = fitted.regression;
     SlicedResult result;
-    result.response = find_response(model.run);
-    const Regression regression = regress(model.run, result.response);
+    result.response = fitted.response;
     result.period = regression.period;
     result.blocks = regression.blocks;
     result.findings.resize(document.targets.size(), Finding::kSilent);
@@ -100,9 +137,9 @@ SlicedResult examine_slices(const Document& document, size_t progress, bool at_a
         if (units > 0) one.calls_per_unit = calls / units;
     }
     const auto look = [&](const Estimate& estimate) {
-        return at_any_look ? anytime(estimate, regression.blocks) : estimate;
+        return at_any_look ? at_any_look_of(estimate, regression.blocks) : estimate;
     };
-    for (const Effect& effect : find_effects(regression, {})) {
+    for (const Effect& effect : find_effects(regression, limits_of(document))) {
         if (effect.target == model.targets.size()) {
             result.sham = effect.criticality;
             continue;
@@ -122,6 +159,38 @@ SlicedResult examine_slices(const Document& document, size_t progress, bool at_a
             result.pairs.push_back(
                 {model.targets[pair.first], model.targets[pair.second], pair.change, pair.error});
     return result;
+}
+
+} // namespace
+
+SlicedResult examine_slices(const Document& document, size_t progress, bool at_any_look) {
+    return examine(document, fit(document, progress), at_any_look);
+}
+
+SlicedLook look_at_slices(const Document& document, double precision) {
+    const Fitted fitted = fit(document, 0);
+    const SlicedResult result = examine(document, fitted, true);
+    const auto is_precise = [&](const TargetResult& target) {
+        const Estimate& slope = target.shape.slope;
+        if (target.blocks == 0 || slope.interval.half_width() <= precision) return true;
+        const Interval by_noise = anytime(slope, result.blocks).interval;
+        return by_noise.half_width() <= precision * kPreciseByNoise;
+    };
+    const bool are_precise =
+        result.blocks > 0 && std::all_of(result.targets.begin(), result.targets.end(), is_precise);
+    return {are_precise, bends(fitted.regression, limits_of(document))};
+}
+
+std::string nothing_known(const Document& document, size_t progress) {
+    const std::string& name = document.progress[progress];
+    if (document.sliced) {
+        const auto& units = document.sliced->units[progress];
+        if (std::any_of(units.begin(), units.end(), [](auto one) { return one > 0; }))
+            return fmt::format(
+                "{} slices of {} tell nothing of {} yet: measure for longer, or in shorter slices",
+                units.size(), show_time(document.sliced->slice), name);
+    }
+    return name + " never ticked while it was measured";
 }
 
 } // namespace speedbump::experiment

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "experiment/analysis.h"
@@ -25,5 +26,19 @@ struct SlicedResult {
 
 // `at_any_look`: intervals and p hold however often they are looked at. The document has slices.
 SlicedResult examine_slices(const Document& document, size_t progress, bool at_any_look);
+
+// What a look at a running experiment says, by its first progress point.
+struct SlicedLook {
+    // Whether the intervals of all targets are as narrow as was asked for. One that reaches to
+    // none, as there may be a slack, will do where by noise alone it is much narrower: some slacks
+    // are never told from none.
+    bool is_precise = false;
+    bool bends = false; // its doses are too large to tell what the first ns do (of the model)
+};
+// The document has slices.
+SlicedLook look_at_slices(const Document& document, double precision);
+
+// Why nothing was concluded for a progress point of which that is so.
+std::string nothing_known(const Document& document, size_t progress);
 
 } // namespace speedbump::experiment

@@ -92,7 +92,9 @@ Result<void> Subject::attach(uint32_t columns) {
     const size_t first_spare = file.lines.size();
     if (request_.bisect && has_python_) add_spare_lines(file);
     session::SessionOptions options = request_.session;
-    options.engine = session::EngineChoice::kBpf; // only that one can take its probes out at once
+    // The kernel module can't take its probes out at once.
+    if (options.engine != session::EngineChoice::kInprocess)
+        options.engine = session::EngineChoice::kBpf;
     options.columns = columns;
     const auto told = [this](const std::string& text) { warn(text); };
     auto session = session::Session::attach(options, file, told);
@@ -120,6 +122,7 @@ Result<void> Subject::attach(uint32_t columns) {
 
 Result<void> Subject::find_targets() {
     const session::Snapshot snapshot = session_->snapshot();
+    document_.engine = snapshot.engine;
     std::map<targets::Runtime, size_t> whole; // the target of all lines
     for (size_t line = 0; line < request_.file.lines.size(); ++line) {
         const targets::TargetLine& target_line = request_.file.lines[line];
@@ -207,25 +210,29 @@ Result<void> Subject::warm_up() {
     return {};
 }
 
-std::optional<nanoseconds> Subject::find_dose(size_t target, double seen, double first,
-                                              double largest) {
+std::optional<Slice> Subject::measure_plain() {
+    auto plain = measure({ArmKind::kProbe, 0, {}}, arm_length_);
+    if (plain && plain->progress[0] == 0) return std::nullopt;
+    return plain;
+}
+
+std::optional<nanoseconds> Subject::find_dose(size_t target, const Slice& plain, double seen,
+                                              double first, double largest) {
     Target& described = document_.targets[target];
     hooks_.say("choosing the delays of " + described.name);
-    const nanoseconds length = arm_length_;
-    const auto plain = measure({ArmKind::kProbe, 0, {}}, length);
-    if (!plain || plain->progress[0] == 0) return std::nullopt;
-    const double calls = static_cast<double>(plain->calls[target]);
+    const double calls = static_cast<double>(plain.calls[target]);
     if (calls == 0) {
         described.notes.push_back("was not called");
         return std::nullopt;
     }
-    const double period = ns(plain->progress_time[0]) / static_cast<double>(plain->progress[0]);
-    const double calls_per_unit = calls / static_cast<double>(plain->progress[0]);
+    const double period = ns(plain.progress_time[0]) / static_cast<double>(plain.progress[0]);
+    const double calls_per_unit = calls / static_cast<double>(plain.progress[0]);
     const double least = ns(least_dose(target));
     nanoseconds delay(static_cast<int64_t>(
         std::clamp(first * period / calls_per_unit, least, ns(targets::kMaxDelay) / 1000)));
+    if (first >= largest) return delay;
     for (int step = 0; step < kPilotSteps && !stop_; ++step) {
-        const auto slice = measure({ArmKind::kDose, target, delay}, length);
+        const auto slice = measure({ArmKind::kDose, target, delay}, arm_length_);
         if (!slice) { // a guard
             delay /= 2;
             break;

@@ -52,9 +52,13 @@ class Subject {
     // Until three slices in a row have the same pace; tells the first progress point's, and chooses
     // settings.slice where none was asked for. kTimeout when it doesn't tick.
     Result<void> warm_up();
+    // Without any delay, what doses are chosen by. nullopt as measure(), or when nothing ticked.
+    std::optional<Slice> measure_plain();
     // Raises the delay of a target until it slows the service by `seen`, or its injected time is
-    // `largest` of a unit's; begins where it is `first`. nullopt, which is noted, when it can't.
-    std::optional<nanoseconds> find_dose(size_t target, double seen, double first, double largest);
+    // `largest` of a unit's; begins where it is `first`, and tries none where that is `largest`.
+    // nullopt, which is noted, when it was not called.
+    std::optional<nanoseconds> find_dose(size_t target, const Slice& plain, double seen,
+                                         double first, double largest);
 
     // Below this the delay of a call is lost in what a probe costs.
     nanoseconds least_dose(size_t target) const;

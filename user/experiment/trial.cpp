@@ -32,6 +32,7 @@ Trial::Trial(session::Session& session, const std::vector<std::unique_ptr<Progre
       plan_(std::move(plan)),
       columns_(session, points, members_of(plan_), plan_.progress) {
     measured_.slice = plan_.slice;
+    measured_.chance = plan_.chance;
     measured_.units.resize(points.size());
     stages_.resize(plan_.targets.size());
     nanoseconds longest{0};
@@ -70,6 +71,11 @@ Result<void> Trial::go_on(nanoseconds time, int wake_fd) {
     return {};
 }
 
+void Trial::limit(uint8_t highest) {
+    plan_.highest = highest;
+    stage_ = UINT64_MAX; // is drawn again
+}
+
 void Trial::end() {
     if (!is_on_) return;
     is_on_ = false;
@@ -94,8 +100,10 @@ void Trial::catch_up() {
 const Step& Trial::step_of(size_t target, uint64_t slice) {
     const uint64_t stage = slice / kStageSlices;
     if (stage != stage_) {
-        for (size_t each = 0; each < stages_.size(); ++each)
-            stages_[each] = stage_of(plan_.seed, each, stage);
+        for (size_t each = 0; each < stages_.size(); ++each) {
+            stages_[each] = stage_of(plan_.seed, each, stage, plan_.chance);
+            for (Step& step : stages_[each]) step.level = std::min(step.level, plan_.highest);
+        }
         stage_ = stage;
     }
     return stages_[target][slice % kStageSlices];

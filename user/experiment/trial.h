@@ -27,6 +27,8 @@ struct TrialTarget {
 struct TrialPlan {
     uint64_t seed = 1;
     nanoseconds slice{0};
+    double chance = kEvenChance; // of a dose, of each target in each slice
+    uint8_t highest = kLevels;   // level; where a larger dose was drawn it is this one
     std::vector<TrialTarget> targets;
     // Progress points that are targets of the session (Python functions): which of the points, and
     // which target's calls they are, of none of `targets` or of one alone. The other points must be
@@ -52,6 +54,8 @@ class Trial {
     Result<void> begin();
     // Goes on for this time, or until `wake_fd` is readable; as Session::run_for() else.
     Result<void> go_on(nanoseconds time, int wake_fd = -1);
+    // Doses are at most of this level from now on. While it is ended.
+    void limit(uint8_t highest);
     // No delay begins from now on. Slices that are over are taken in.
     void end();
 

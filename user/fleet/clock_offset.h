@@ -22,8 +22,9 @@ class ClockOffset {
     static constexpr double kDrift = 20e-6; // of two clocks, as they may drift apart
 
     // All in ns; `theirs` is the time there when it answered. What can't be (an answer before its
-    // question, times that no clock shows) is left out.
-    void add(uint64_t asked, uint64_t theirs, uint64_t heard);
+    // question, times that no clock shows) is left out. What was known before is forgotten where
+    // the answer can't be of the same clock: it has jumped, and by how much is told.
+    std::optional<int64_t> add(uint64_t asked, uint64_t theirs, uint64_t heard);
     // nullopt before the first answer.
     std::optional<Offset> best() const;
     size_t count() const { return trips_.size(); }

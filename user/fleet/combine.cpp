@@ -2,11 +2,18 @@
 #include "fleet/combine.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace speedbump::fleet {
 
 using experiment::SlicedTarget;
+
+double share_of(bool each, size_t level) {
+    constexpr std::array<double, experiment::kLevels + 1> kOfEach = {0,   1.0 / 8, 1.0 / 4,
+                                                                     0.5, 3.0 / 4, 1};
+    return each ? kOfEach.at(level) : experiment::share_of(level);
+}
 
 Combiner::Combiner(Plan plan, size_t hosts) : plan_(std::move(plan)), told_(hosts) {
     sliced_.slice = plan_.slice;

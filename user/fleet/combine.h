@@ -46,6 +46,11 @@ struct Plan {
     }
 };
 
+// The full dose's share at a level. Where one host is slowed at a time it is its slack that is
+// asked for: beyond that two levels must lie, or how steep a hinge is can't be told from where it
+// is. So the upper ones are nearer to each other than experiment::share_of() has them.
+double share_of(bool each, size_t level);
+
 // Units and injected time of each slice as the model takes them. Injected time is the mean over the
 // hosts that were part of a slice where all are slowed together: a delay that all have costs what
 // one of them has.

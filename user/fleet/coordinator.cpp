@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "experiment/analysis.h"
+#include "experiment/slices.h"
 #include "fleet/ensemble.h"
 #include "targets/parser.h"
 #include "util/clock.h"
@@ -30,12 +31,12 @@ constexpr double kUnitsPerStep = 100;
 constexpr double kShortestStep = 0.2, kLongestStep = 3; // s, of the pilot
 constexpr int kPilotSteps = 8;
 // As of one host (experiment/sliced_runner.cpp).
-constexpr double kFullShare = 0.1, kLargestShare = 1;
+constexpr double kLargestShare = 1;
+constexpr double kBeyondSlack = 0.4; // of what is injected
 constexpr size_t kPiloted = 10;
 constexpr size_t kStrikes = 3;
 constexpr auto kStrikesWithin = seconds(10);
 constexpr double kCheck = 0.25; // s, of whether it was the delays
-constexpr int kMaxHalvings = 4;
 constexpr double kFirstLook = 1, kShownEach = 1, kLookGrowth = 1.5;
 
 class Coordinator {
@@ -49,6 +50,7 @@ class Coordinator {
     double slice_s() const { return ns(request_.experiment.slice) / 1e9; }
     std::optional<Stop>& stop() { return all_.stop(); }
 
+    double full_share() const;
     void choose_doses();
     std::optional<nanoseconds> find_dose(size_t target, double share, double largest);
     Draw draw(uint64_t slice, const std::vector<bool>& in);
@@ -56,7 +58,10 @@ class Coordinator {
     void run_trial(Combiner& combiner);
     void deal_with_guard();
     bool is_by_delays();
-    void halve_doses(const std::string& why);
+    void leave_out_largest(const std::string& why);
+    bool may_begin_smaller() const;
+    void begin_smaller();
+    void forget_measured();
     void note_ticks(uint64_t units);
     void look(const Combiner& combiner);
     void keep(const Combiner& combiner);
@@ -69,8 +74,11 @@ class Coordinator {
     Ensemble all_; // after the document
     uint64_t begun_ns_ = 0, last_tick_ns_ = 0;
     double next_look_s_ = kFirstLook, shown_s_ = 0;
-    bool is_anew_ = false; // what was measured is begun anew
-    int halvings_ = 0;
+    double share_ = experiment::kLargeShare; // of a unit's time, that a target which matters adds
+    bool wants_smaller_ = false;             // what was measured is begun anew
+    bool is_precise_ = false;                // as it was looked at last
+    uint8_t highest_ =
+        experiment::kLevels; // level that is drawn: the guards left out what is larger
     std::vector<uint64_t> strikes_;
 };
 
@@ -98,19 +106,24 @@ std::optional<nanoseconds> Coordinator::find_dose(size_t target, double share, d
         }
         if (stretch->units == 0) break;
         const double slowed = stretch->period() / all_.period() - 1;
-        if (slowed >= share ||
-            stretch->injected[target] / stretch->units / all_.period() >= largest)
-            break;
+        const double given = stretch->injected[target] / stretch->units / all_.period();
+        // A slack is told from two levels beyond it.
+        const bool is_seen = slowed >= share && (!request_.each || slowed >= kBeyondSlack * given);
+        if (is_seen || given >= largest) break;
         if (delay * 2 > request_.experiment.slice / 2) break;
         delay *= 2;
     }
     return delay;
 }
 
+double Coordinator::full_share() const {
+    const auto count = static_cast<double>(all_.functions()); // that are slowed at a time
+    return std::min(share_, request_.experiment.max_slowdown / std::max(1.0, count));
+}
+
 void Coordinator::choose_doses() {
     const experiment::Request& request = request_.experiment;
-    const auto count = static_cast<double>(all_.functions()); // that are slowed at a time
-    const double share = std::min(kFullShare, request.max_slowdown / std::max(1.0, count));
+    const double share = full_share();
     const double largest = all_.functions() <= kPiloted ? kLargestShare : share;
     for (size_t target = 0; target < document_.targets.size() && !stop(); ++target) {
         experiment::Target& described = document_.targets[target];
@@ -146,30 +159,58 @@ Draw Coordinator::draw(uint64_t slice, const std::vector<bool>& in) {
         if (one.doses.empty()) continue;
         if (one.host && (*one.host != turn_of || !in[turn_of])) continue;
         const size_t own_stage = one.host ? stage / hosts : stage;
-        const Step step = experiment::stage_of(document_.seed, target,
-                                               own_stage)[slice % experiment::kStageSlices];
+        Step step = experiment::stage_of(document_.seed, target,
+                                         own_stage)[slice % experiment::kStageSlices];
+        step.level = std::min(step.level, highest_);
         draw.steps[target] = step;
         if (step.on)
             doses[target] = nanoseconds(
-                static_cast<int64_t>(ns(one.doses[0]) * experiment::share_of(step.level)));
+                static_cast<int64_t>(ns(one.doses[0]) * share_of(request_.each, step.level)));
     }
     draw.doses = all_.rows_of(doses);
     return draw;
 }
 
-void Coordinator::halve_doses(const std::string& why) {
+// As experiment::SlicedRunner has it.
+void Coordinator::leave_out_largest(const std::string& why) {
     strikes_.clear();
-    for (size_t target = 0; target < document_.targets.size(); ++target)
-        for (nanoseconds& dose : document_.targets[target].doses)
-            dose = std::max(dose / 2, std::min(dose, all_.least_dose(target)));
+    if (highest_ == 1) {
+        stop() = Stop{"with the smallest delays, too, " + why, false};
+        return;
+    }
+    --highest_;
+    all_.warn("the largest delays are left out from now on: " + why);
+}
+
+// What was measured with doses that were too large.
+void Coordinator::forget_measured() {
     document_.sliced.reset();
     next_look_s_ = kFirstLook;
     shown_s_ = 0;
-    is_anew_ = true;
-    if (++halvings_ > kMaxHalvings)
-        stop() = Stop{"the delays were halved four times, and still " + why, false};
-    else
-        all_.warn("all delays are halved, and what was measured is begun anew: " + why);
+}
+
+// As experiment::SlicedRunner has it. Hosts that wait for each other have a slack, of which small
+// doses tell nothing.
+bool Coordinator::may_begin_smaller() const {
+    const nanoseconds time = request_.experiment.time;
+    return request_.experiment.doses.empty() && !request_.each &&
+           full_share() > experiment::kSmallShare && (time.count() == 0 || 2 * elapsed() <= time);
+}
+
+void Coordinator::begin_smaller() {
+    wants_smaller_ = false;
+    const double part = experiment::kSmallShare / share_;
+    share_ = experiment::kSmallShare;
+    highest_ = experiment::kLevels;
+    hooks_.say("the delays bend each other: smaller ones from now on");
+    for (size_t target = 0; target < document_.targets.size(); ++target) // where none can be chosen
+        for (nanoseconds& dose : document_.targets[target].doses)
+            dose = std::max(nanoseconds(static_cast<int64_t>(ns(dose) * part)),
+                            std::min(dose, all_.least_dose(target)));
+    all_.epochs().begin();
+    choose_doses();
+    all_.epochs().end();
+    all_.epochs().count_anew();
 }
 
 // Without any delay: is the service as fast as it was? If not, others slowed it.
@@ -189,7 +230,7 @@ void Coordinator::deal_with_guard() {
     const auto within = static_cast<uint64_t>(nanoseconds(kStrikesWithin).count());
     strikes_.push_back(now);
     std::erase_if(strikes_, [&](uint64_t strike) { return now - strike > within; });
-    if (strikes_.size() >= kStrikes) halve_doses(all_.hosts().all()[host].name + ": " + why);
+    if (strikes_.size() >= kStrikes) leave_out_largest(all_.hosts().all()[host].name + ": " + why);
 }
 
 void Coordinator::note_ticks(uint64_t units) {
@@ -214,8 +255,14 @@ void Coordinator::look(const Combiner& combiner) {
     hooks_.after_block(document_);
     if (measured < next_look_s_) return;
     next_look_s_ = measured * kLookGrowth;
-    if (request_.experiment.precision > 0 && is_precise(document_, request_.experiment.precision))
-        stop() = Stop{"precision", true};
+    const double precision = request_.experiment.precision;
+    const bool may_be_smaller = may_begin_smaller();
+    if (!may_be_smaller && precision <= 0) return;
+    const experiment::SlicedLook seen = experiment::look_at_slices(document_, precision);
+    wants_smaller_ = may_be_smaller && seen.bends;
+    if (wants_smaller_) return forget_measured();
+    is_precise_ = precision > 0 && seen.is_precise;
+    if (is_precise_) stop() = Stop{"precision", true};
 }
 
 void Coordinator::run_trial(Combiner& combiner) {
@@ -229,23 +276,24 @@ void Coordinator::run_trial(Combiner& combiner) {
     };
     play();
     all_.epochs().begin();
-    while (!is_anew_ && all_.turn(kTick)) {
+    while (!wants_smaller_ && all_.turn(kTick)) {
         if (all_.tripped()) {
             deal_with_guard(); // which tries what is without delays
             all_.epochs().end();
             play();
-            if (!stop() && !is_anew_) all_.epochs().begin();
+            if (!stop() && !wants_smaller_) all_.epochs().begin();
         }
         if (request_.experiment.time.count() > 0 && elapsed() >= request_.experiment.time &&
             !stop())
             stop() = Stop{"time", true};
         // No host tells anything: nothing is finished that could be noted.
         if (!stop()) note_ticks(0);
-        if (!stop() && !is_anew_) look(combiner);
+        if (!stop() && !wants_smaller_) look(combiner);
     }
     all_.epochs().end();
     all_.epochs().finish_by([](uint64_t, const FleetSlice*) {});
-    if (!is_anew_) keep(combiner);
+    // What was found precise is reported as it was looked at.
+    if (!wants_smaller_ && !is_precise_) keep(combiner);
 }
 
 void Coordinator::measure_all() {
@@ -253,7 +301,7 @@ void Coordinator::measure_all() {
     all_.epochs().end();
     all_.epochs().count_anew();
     while (!stop()) {
-        is_anew_ = false;
+        if (wants_smaller_) begin_smaller();
         Combiner combiner(all_.plan(), all_.hosts().size());
         run_trial(combiner);
     }

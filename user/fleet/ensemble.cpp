@@ -51,6 +51,7 @@ void Ensemble::warn(const std::string& text) {
 void Ensemble::prepare() {
     const experiment::Request& request = request_.experiment;
     document_.seed = request.seed;
+    document_.engine = "bpf"; // of each agent
     document_.started_unix_ns =
         std::chrono::duration_cast<nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
             .count();
@@ -207,6 +208,7 @@ Result<void> Ensemble::warm_up() {
     const std::vector<nanoseconds> none(document_.targets.size());
     const uint64_t begin = monotonic_ns();
     std::vector<double> periods;
+    bool is_heard = false; // a slice of all hosts
     for (;;) {
         const auto stretch = measure(none, kWindow);
         if (stop_)
@@ -217,7 +219,13 @@ Result<void> Ensemble::warm_up() {
             periods.push_back(stretch->period());
             plain_ = *stretch;
         }
-        if (periods.empty() && waited >= kNoTick)
+        is_heard |= stretch && stretch->time > 0;
+        if (!is_heard && waited >= kLongestWarmUp)
+            return make_error(ErrorKind::kTimeout,
+                              "of no slice within 15 s came what all hosts counted: they, or the "
+                              "links to them, are too busy")
+                .with_hint("longer slices: --slice=50ms");
+        if (is_heard && periods.empty() && waited >= kNoTick)
             return make_error(ErrorKind::kTimeout, "progress point " + document_.progress[0] +
                                                        " did not tick within 5 s on any host: "
                                                        "nothing was measured")

@@ -138,8 +138,14 @@ void Epochs::take(size_t host, Taken taken) {
     for (size_t i = 0; i < taken.slices.size(); ++i) {
         Pending* pending = pending_of(taken.first + i);
         if (pending == nullptr || pending->fates[host] != Fate::kAsked) continue;
+        // Its clock has jumped, and nobody knows when.
+        const int64_t shift = began - static_cast<int64_t>(start_of(taken.first));
+        if (static_cast<uint64_t>(std::abs(shift)) > count(slice_) / 2) {
+            pending->fates[host] = Fate::kLost;
+            continue;
+        }
         pending->fates[host] = Fate::kTold;
-        pending->shifts[host] = began - static_cast<int64_t>(start_of(taken.first));
+        pending->shifts[host] = shift;
         // All points of the experiment, of which this host has some.
         SliceReading& reading = pending->slice.hosts[host].emplace();
         reading.targets = std::move(taken.slices[i].targets);

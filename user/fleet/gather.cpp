@@ -62,11 +62,15 @@ Result<void> check_versions(Hosts& hosts, const std::string& version) {
 
 void name_hosts(Hosts& hosts) {
     const auto& all = hosts.all();
+    const auto own = [](const Host& host) {
+        return host.listed.empty() ? host.hello->host : host.listed;
+    };
     for (Host& host : hosts.all()) {
-        const auto same = [&](const Host& other) { return other.hello->host == host.hello->host; };
+        const auto same = [&](const Host& other) { return own(other) == own(host); };
         const auto same_launch = [&](const Host& other) { return other.launch == host.launch; };
-        if (!host.hello->host.empty() && std::count_if(all.begin(), all.end(), same) == 1)
-            host.name = host.hello->host;
+        host.name = host.launch;
+        if (!own(host).empty() && std::count_if(all.begin(), all.end(), same) == 1)
+            host.name = own(host);
         else if (std::count_if(all.begin(), all.end(), same_launch) > 1)
             host.name = host.launch + " (" + std::to_string(&host - all.data() + 1) + ")";
     }
@@ -159,9 +163,9 @@ Result<std::unique_ptr<Hosts>> gather(const FleetRequest& request, const experim
         return make_error(ErrorKind::kUsage, "--at: a targets file has up to " +
                                                  std::to_string(kMaxTargets) + " lines with it");
     std::vector<std::vector<std::string>> commands;
-    for (const std::string& launch : request.launches) {
-        auto words = split_words(launch);
-        if (!words) return std::move(words).error().with_context("--at '" + launch + "'");
+    for (const Launch& launch : request.launches) {
+        auto words = split_words(launch.text);
+        if (!words) return std::move(words).error().with_context("--at '" + launch.text + "'");
         words->insert(words->end(), {request.binary, "agent"});
         commands.push_back(std::move(*words));
     }

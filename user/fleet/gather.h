@@ -16,7 +16,7 @@ namespace speedbump::fleet {
 // An experiment on many hosts.
 struct FleetRequest {
     experiment::Request experiment;    // its processes are looked for on each host
-    std::vector<std::string> launches; // as given with --at
+    std::vector<Launch> launches;      // as given with --at, or listed
     std::string binary = "speedbump";  // what is started there
     std::optional<std::string> exe;    // processes by their executable's name
     bool each = false;                 // --where each

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "fleet/hosts.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -31,14 +32,16 @@ uint64_t count(nanoseconds time) {
 
 } // namespace
 
-Result<std::unique_ptr<Hosts>> Hosts::start(const std::vector<std::string>& launches,
+Result<std::unique_ptr<Hosts>> Hosts::start(const std::vector<Launch>& launches,
                                             const std::vector<std::vector<std::string>>& words) {
     auto hosts = std::make_unique<Hosts>();
     for (size_t i = 0; i < launches.size(); ++i) {
         auto link = Link::start(words[i]);
-        if (!link) return std::move(link).error().with_context("--at '" + launches[i] + "'");
+        if (!link) return std::move(link).error().with_context("--at '" + launches[i].text + "'");
         Host& host = hosts->hosts_.emplace_back();
-        host.launch = host.name = launches[i];
+        host.launch = launches[i].text;
+        host.listed = launches[i].name;
+        host.name = host.listed.empty() ? host.launch : host.listed;
         host.link = std::move(*link);
     }
     return hosts;
@@ -73,7 +76,10 @@ void Hosts::hear(size_t index, Report report) {
         if (!host.is_pinged || pong->id != host.ping_id) return;
         host.is_pinged = false;
         host.answered_ns = monotonic_ns();
-        host.clock.add(host.pinged_ns, pong->now_ns, host.answered_ns);
+        const auto jump = host.clock.add(host.pinged_ns, pong->now_ns, host.answered_ns);
+        if (jump && ++host.warnings <= kMostWarnings && listener_.warn)
+            listener_.warn(fmt::format("{}: its clock has jumped by {:.3f} ms: slices begin anew",
+                                       host.name, static_cast<double>(*jump) / 1e6));
     } else if (auto* taken = std::get_if<Taken>(&report)) {
         if (listener_.taken) listener_.taken(index, std::move(*taken));
     } else if (const auto* late = std::get_if<Late>(&report)) {

@@ -11,6 +11,7 @@
 
 #include "fleet/clock_offset.h"
 #include "fleet/link.h"
+#include "fleet/listed.h"
 #include "fleet/protocol.h"
 #include "util/result.h"
 
@@ -19,6 +20,7 @@ namespace speedbump::fleet {
 // One host, as its agent tells of it.
 struct Host {
     std::string launch; // as given
+    std::string listed; // its name where a list has one, else empty
     std::string name;   // for people: the host's own, or the launch where two have the same
     std::unique_ptr<Link> link;
     Shape shape;                // what it may tell of
@@ -67,7 +69,7 @@ class NoPipeSignal {
 class Hosts {
   public:
     // `words`: of the commands that start the agents.
-    static Result<std::unique_ptr<Hosts>> start(const std::vector<std::string>& launches,
+    static Result<std::unique_ptr<Hosts>> start(const std::vector<Launch>& launches,
                                                 const std::vector<std::vector<std::string>>& words);
     // All of them end at once.
     ~Hosts();

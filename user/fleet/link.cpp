@@ -42,7 +42,11 @@ void never_wait(const Fd& fd) {
     ::fcntl(fd.get(), F_SETFL, ::fcntl(fd.get(), F_GETFL) | O_NONBLOCK);
 }
 
+// The agent's own error where it is among them: launchers may say much about its status behind it.
 std::string last_lines(const std::string& text) {
+    constexpr std::string_view kOwn = "speedbump: error:";
+    if (const size_t own = text.rfind(kOwn); own != std::string::npos)
+        return printable(text.substr(own, text.find('\n', own) - own));
     std::vector<std::string> lines(1);
     for (const char one : text)
         if (one != '\n')

@@ -25,14 +25,19 @@ uint64_t count(nanoseconds time) {
     return static_cast<uint64_t>(time.count());
 }
 
+int64_t number_in(const char* variable) {
+    int64_t value = 0;
+    if (const char* text = ::secure_getenv(variable))
+        std::from_chars(text, text + std::strlen(text), value);
+    return value;
+}
+
 int64_t ahead() {
-    static const int64_t kAhead = [] {
-        int64_t value = 0;
-        if (const char* text = ::secure_getenv("SPEEDBUMP_TEST_CLOCK_AHEAD"))
-            std::from_chars(text, text + std::strlen(text), value);
-        return value;
-    }();
-    return kAhead;
+    static const int64_t kAhead = number_in("SPEEDBUMP_TEST_CLOCK_AHEAD");
+    static const int64_t kJump = number_in("SPEEDBUMP_TEST_CLOCK_JUMP");
+    static const uint64_t kJumpsAt =
+        monotonic_ns() + static_cast<uint64_t>(number_in("SPEEDBUMP_TEST_CLOCK_JUMPS_AFTER"));
+    return kAhead + (kJump != 0 && monotonic_ns() >= kJumpsAt ? kJump : 0);
 }
 
 } // namespace

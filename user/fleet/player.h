@@ -13,7 +13,8 @@
 namespace speedbump::fleet {
 
 // This host's monotonic clock, as its coordinator knows it: SPEEDBUMP_TEST_CLOCK_AHEAD, in ns,
-// moves it in tests, for hosts that are network namespaces have one clock.
+// moves it in tests, for hosts that are network namespaces have one clock; by
+// SPEEDBUMP_TEST_CLOCK_JUMP more from SPEEDBUMP_TEST_CLOCK_JUMPS_AFTER it was first read on.
 uint64_t agent_clock_ns();
 // A time of the agent's clock as monotonic_ns() shows it, and back.
 uint64_t to_monotonic(uint64_t agent_ns);

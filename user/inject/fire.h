@@ -4,13 +4,16 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
 
 #include "inject/seccomp_filter.h"
+#include "process/memory.h"
 #include "process/remote_elf.h"
 #include "util/fd.h"
 #include "util/result.h"
@@ -22,6 +25,14 @@ using std::chrono::nanoseconds;
 // The address of a function of glibc.
 std::optional<uint64_t> find_in_libc(const std::vector<process::RemoteModule>& modules,
                                      std::string_view name);
+
+// Where in the padding behind code a stub has room and the bytes that are there fit: the first such
+// place.
+std::optional<uint64_t> find_stub_place(
+    const process::RemoteMemory& memory, const std::vector<process::RemoteModule>& modules,
+    const std::function<bool(const std::vector<std::byte>& there)>& fits);
+// Whether these bytes are a stub, which a loader that was killed has left.
+bool is_stub(const std::vector<std::byte>& there);
 
 // What starting a thread in a target took.
 struct FireReport {

@@ -46,6 +46,24 @@ bool may_be_in_stub(uint64_t mask) {
 
 } // namespace
 
+std::optional<uint64_t> find_stub_place(
+    const process::RemoteMemory& memory, const std::vector<RemoteModule>& modules,
+    const std::function<bool(const std::vector<std::byte>& there)>& fits) {
+    std::vector<std::byte> there(stub_bytes().size);
+    for (const RemoteModule& module : modules)
+        for (const RemoteModule::Range& padding : module.code_padding()) {
+            const uint64_t start = (padding.start + 15) & ~uint64_t{15};
+            if (start + there.size() <= padding.end &&
+                memory.read(start, there.data(), there.size()) && fits(there))
+                return start;
+        }
+    return std::nullopt;
+}
+
+bool is_stub(const std::vector<std::byte>& there) {
+    return std::memcmp(there.data(), stub_bytes().data, stub_bytes().size) == 0;
+}
+
 Fire::Fire(std::unique_ptr<Plan> plan) : plan_(std::move(plan)) {}
 
 Fire::~Fire() {
@@ -78,26 +96,19 @@ Result<std::unique_ptr<Fire>> Fire::prepare(pid_t pid, const std::vector<RemoteM
     // Only now, so that this memory is that of a process of ours, or of a program before.
     if (auto ours = process::require_ours({&pid, 1}); !ours) return std::move(ours).error();
 
-    Bytes stub = stub_bytes();
-    std::vector<std::byte> there(stub.size);
-    for (const RemoteModule& module : modules) {
-        for (const RemoteModule::Range& padding : module.code_padding()) {
-            uint64_t start = (padding.start + 15) & ~uint64_t{15};
-            if (start + stub.size > padding.end) continue;
-            if (!plan->memory.read(start, there.data(), there.size())) continue;
-            bool free = std::all_of(there.begin(), there.end(),
-                                    [](std::byte byte) { return byte == std::byte{0}; });
-            // Left by an injector that was killed: the same bytes, so they serve.
-            bool ours = std::memcmp(there.data(), stub.data, stub.size) == 0;
-            if (!free && !ours) continue;
-            if (free && !plan->write(start, stub.data, stub.size))
-                return process::access_error(pid, "write its memory", errno);
-            plan->stub = start;
-            plan->stub_is_there = true;
-            plan->stub_was_there = ours;
-            break;
-        }
-        if (plan->stub_is_there) break;
+    const Bytes stub = stub_bytes();
+    bool is_free = false; // else the same bytes are there, so they serve
+    const auto place = find_stub_place(plan->memory, modules, [&](const auto& there) {
+        is_free = std::all_of(there.begin(), there.end(),
+                              [](std::byte byte) { return byte == std::byte{0}; });
+        return is_free || is_stub(there);
+    });
+    if (place) {
+        if (is_free && !plan->write(*place, stub.data, stub.size))
+            return process::access_error(pid, "write its memory", errno);
+        plan->stub = *place;
+        plan->stub_is_there = true;
+        plan->stub_was_there = !is_free;
     }
     if (!plan->stub_is_there)
         return make_error(

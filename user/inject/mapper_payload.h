@@ -8,8 +8,8 @@
 // socket, and nothing else.
 namespace speedbump::inject {
 
-inline constexpr size_t kMaxMappings = 4;
-inline constexpr size_t kMappedFiles = 2;
+inline constexpr size_t kMaxMappings = 5;
+inline constexpr size_t kMappedFiles = 3;
 
 inline constexpr int32_t kPrivate = -1;
 inline constexpr int32_t kUnmap = -2; // what is there is taken away

@@ -119,6 +119,7 @@ const std::vector<NeededCall>& mapper_calls() {
         all.push_back(
             {"membarrier", SYS_membarrier, {MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE}, kMayFail});
         all.push_back({"prctl for the clock", SYS_prctl, {PR_GET_TSC}, kMayFail});
+        all.push_back({"prctl for the name of a thread", SYS_prctl, {PR_GET_NAME}, kMayFail});
         all.push_back({"mmap to execute",
                        SYS_mmap,
                        {0, 1 << 20, PROT_READ | PROT_EXEC,

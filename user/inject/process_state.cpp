@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <ctime>
 #include <string_view>
 #include <thread>
@@ -24,28 +23,38 @@ namespace {
 constexpr int kLooksAtRunning = 3;
 constexpr std::chrono::microseconds kBetweenLooks{50};
 
+// In which the kernel adds to the time that a thread with a CPU has run: a tick, at 100 of them.
+constexpr int kTickMs = 10;
+
 uint64_t number(std::string_view text, int base) {
     return std::strtoull(std::string(text).c_str(), nullptr, base);
-}
-
-// A numeric field of a stat file, counted from 1 as in proc(5); not the first three.
-std::optional<uint64_t> stat_field(const std::string& path, int index) {
-    std::string text = read_proc(path);
-    size_t at = text.rfind(')'); // the name in front may hold anything
-    if (at == std::string::npos) return std::nullopt;
-    const char* rest = text.c_str() + at + 2;
-    for (int i = 3; i < index; ++i) {
-        rest = std::strchr(rest, ' ');
-        if (!rest) return std::nullopt;
-        ++rest;
-    }
-    return std::strtoull(rest, nullptr, 10);
 }
 
 std::string command_of(pid_t pid) {
     std::string name = read_proc(fmt::format("/proc/{}/comm", pid));
     while (!name.empty() && name.back() == '\n') name.pop_back();
     return name;
+}
+
+// To root and whoever else has CAP_SYS_ADMIN.
+bool shows_kernel_stacks() {
+    static const bool shows = !read_proc("/proc/self/stack").empty();
+    return shows;
+}
+
+// Whether a thread gets on: one that waits for a CPU does not.
+bool runs_on(pid_t pid, pid_t tid) {
+    const std::string path = fmt::format("/proc/{}/task/{}/schedstat", pid, tid);
+    const auto run_time = [&] {
+        const std::string text = read_proc(path);
+        return text.substr(0, text.find(' '));
+    };
+    const std::string before = run_time();
+    for (int ms = 0; ms <= kTickMs; ++ms) {
+        if (run_time() != before) return true;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return false;
 }
 
 } // namespace
@@ -91,14 +100,16 @@ std::optional<BlockedCall> read_blocked_call(pid_t pid, pid_t tid) {
 }
 
 std::optional<BlockedCall> watch_for_call(pid_t pid, pid_t tid) {
+    BlockedCall unknown;
+    unknown.number = kUnknownCall;
+    if (!shows_kernel_stacks()) {
+        if (std::optional<BlockedCall> call = read_blocked_call(pid, tid)) return call;
+        if (!runs_on(pid, tid)) return unknown;
+    }
     const std::string stack = fmt::format("/proc/{}/task/{}/stack", pid, tid);
     for (int look = 0;;) {
         if (std::optional<BlockedCall> call = read_blocked_call(pid, tid)) return call;
-        if (read_proc(stack).find("do_syscall_64") != std::string::npos) {
-            BlockedCall unknown;
-            unknown.number = kUnknownCall;
-            return unknown;
-        }
+        if (read_proc(stack).find("do_syscall_64") != std::string::npos) return unknown;
         if (++look == kLooksAtRunning) return std::nullopt;
         std::this_thread::sleep_for(kBetweenLooks);
     }
@@ -106,7 +117,9 @@ std::optional<BlockedCall> watch_for_call(pid_t pid, pid_t tid) {
 
 std::optional<uint64_t> read_start_ticks(pid_t pid) {
     constexpr int kStartTime = 22;
-    return stat_field(fmt::format("/proc/{}/stat", pid), kStartTime);
+    const auto stat = read_stat(fmt::format("/proc/{}/stat", pid));
+    if (!stat) return std::nullopt;
+    return stat->field(kStartTime);
 }
 
 std::optional<std::chrono::milliseconds> read_age(pid_t pid) {
@@ -131,11 +144,11 @@ std::optional<LastRun> read_last_run(pid_t pid, pid_t tid) {
     std::string switches = value("nr_voluntary_switches");
     if (run.empty() || switches.empty()) return std::nullopt;
     constexpr int kProcessor = 39;
-    std::optional<uint64_t> cpu =
-        stat_field(fmt::format("/proc/{}/task/{}/stat", pid, tid), kProcessor);
-    if (!cpu) return std::nullopt;
+    const auto stat = read_stat(fmt::format("/proc/{}/task/{}/stat", pid, tid));
+    if (!stat) return std::nullopt;
     // 0 since it was moved: migrate_task_rq_fair().
-    return LastRun{std::strtod(run.c_str(), nullptr), number(switches, 10), static_cast<int>(*cpu)};
+    return LastRun{std::strtod(run.c_str(), nullptr), number(switches, 10),
+                   static_cast<int>(stat->field(kProcessor))};
 }
 
 std::optional<Error> obstacle(pid_t pid) {

@@ -39,7 +39,8 @@ std::optional<BlockedCall> read_blocked_call(pid_t pid, pid_t tid);
 
 // The call that a thread is in; nothing when it runs and goes on running for a moment. One that
 // waits for a CPU counts as running, wherever it is: in a call that has moved data already, too,
-// which then is kUnknownCall. Its kernel stack tells; that of a thread that has a CPU is empty.
+// which then is kUnknownCall. Its kernel stack tells; that of a thread that has a CPU is empty. Who
+// may not see that takes every thread that gets no CPU within a tick for one in such a call.
 std::optional<BlockedCall> watch_for_call(pid_t pid, pid_t tid);
 inline constexpr long kUnknownCall = std::numeric_limits<long>::max(); // on no list
 

@@ -34,6 +34,11 @@ int64_t monotonic_offset_of(pid_t pid) {
     return 0;
 }
 
+bool has_clock_for_children(pid_t pid) {
+    return namespace_at(fmt::format("/proc/{}/ns/time", pid)) !=
+           namespace_at(fmt::format("/proc/{}/ns/time_for_children", pid));
+}
+
 PidNames::PidNames() : own_namespace_(namespace_at("/proc/self/ns/pid")) {}
 
 void PidNames::note(pid_t pid) {

@@ -16,6 +16,9 @@ uint32_t pid_namespace_of(pid_t pid);
 // By how many nanoseconds CLOCK_MONOTONIC of a process's time namespace is ahead of the host's
 // (time_namespaces(7)), which is the clock that BPF reads; 0 where there are no such namespaces.
 int64_t monotonic_offset_of(pid_t pid);
+// Whether children that it forks would be in another time namespace than it is in itself, which is
+// the one that is asked above.
+bool has_clock_for_children(pid_t pid);
 
 // Translates PIDs of other PID namespaces into those of this one. Not thread-safe.
 class PidNames {

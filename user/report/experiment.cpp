@@ -232,7 +232,8 @@ std::string experiment_table(const Document& document, const Results& results, c
     else
         text += fmt::format("{} blocks, {} slices of {}, ", document.blocks.size(), slices,
                             show_time(document.settings.slice));
-    text += fmt::format("seed {}; ended by: {}\n", document.seed, printable(document.stopped));
+    text += fmt::format("seed {}, engine {}; ended by: {}\n", document.seed,
+                        printable(document.engine), printable(document.stopped));
     for (const std::string& why : results.invalid_because)
         text += paint(style, Tone::kBad, "INVALID: ") + printable(why) + "\n";
     return text;

@@ -68,7 +68,7 @@ std::string page_with(const ordered_json& data) {
 
 std::string experiment_html(const experiment::Document& document,
                             const experiment::Results& results) {
-    ordered_json data = data_of(document, results, experiment::to_json(document));
+    ordered_json data = data_of(document, results, experiment::to_json(document, results));
     data["history"] = history_of(document);
     return page_with(data);
 }

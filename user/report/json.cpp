@@ -93,10 +93,14 @@ ordered_json site_json(const elf::ProbeSite& site) {
 }
 
 ordered_json settings_json(const engine::TargetSettings& settings) {
-    return {{"delay_ns", settings.delay.count()},
-            {"every", settings.every},
-            {"start_ns", settings.start.count()},
-            {"duration_ns", settings.duration.count()}};
+    ordered_json document = {{"delay_ns", settings.delay.count()},
+                             {"every", settings.every},
+                             {"start_ns", settings.start.count()},
+                             {"duration_ns", settings.duration.count()},
+                             {"mode", settings.mode == targets::Mode::kSleep ? "sleep" : "spin"}};
+    if (settings.caller) document["caller"] = settings.caller->text;
+    if (settings.thread) document["thread"] = settings.thread->text;
+    return document;
 }
 
 ordered_json lost_json(const Snapshot& snapshot) {

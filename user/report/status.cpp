@@ -34,6 +34,12 @@ LiveTarget read_target(const json& document) {
     target.settings.every = document.at("every").get<uint64_t>();
     target.settings.start = time_of(document, "start_ns");
     target.settings.duration = time_of(document, "duration_ns");
+    if (document.at("mode").get<std::string>() == "sleep")
+        target.settings.mode = targets::Mode::kSleep;
+    for (auto [key, place] : {std::pair{"caller", &target.settings.caller},
+                              std::pair{"thread", &target.settings.thread}})
+        if (document.contains(key))
+            *place = targets::Pattern{document.at(key).get<std::string>(), true};
     return {short_target_label(target), delay_and_window(target.settings), read_totals(document)};
 }
 

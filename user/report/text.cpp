@@ -104,6 +104,9 @@ std::string delay_and_window(const engine::TargetSettings& settings) {
     if (settings.duration.count() != 0) {
         text += " duration=" + targets::format_duration(settings.duration);
     }
+    if (settings.mode == targets::Mode::kSleep) text += " mode=sleep";
+    if (settings.caller) text += " caller=" + printable(settings.caller->text);
+    if (settings.thread) text += " thread=" + printable(settings.thread->text);
     return text;
 }
 

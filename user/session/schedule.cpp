@@ -9,6 +9,7 @@ namespace speedbump::session {
 std::vector<engine::Schedule*> Schedule::parts() const {
     std::vector<engine::Schedule*> parts = {engines_.probes->schedule()};
     if (engines_.hooks && engines_.hooks->schedule()) parts.push_back(engines_.hooks->schedule());
+    if (engines_.progress_schedule != nullptr) parts.push_back(engines_.progress_schedule);
     if (parts.front() == nullptr) parts.erase(parts.begin());
     return parts;
 }

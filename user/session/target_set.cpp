@@ -27,6 +27,9 @@ void TargetSet::describe(Target& target) const {
     target.settings.every = choose(own.every, general.every, uint64_t{1});
     target.settings.start = choose(own.start, general.start, nanoseconds(0));
     target.settings.duration = choose(own.duration, general.duration, nanoseconds(0));
+    target.settings.mode = choose(own.mode, general.mode, targets::Mode::kSpin);
+    target.settings.caller = own.caller;
+    target.settings.thread = own.thread;
     target.settings.root_mask = kSessionRoot;
     if (own.pid) target.settings.root_mask = mask_of_pid_.at(*own.pid);
     target.below_floor = is_below_floor(target);
@@ -68,7 +71,8 @@ std::optional<engine::Probe> TargetSet::add(const process::NativeMatch& match,
         warn_(done.error().message);
         return std::nullopt;
     }
-    return engine::Probe{index, match.site.file_offset, match.site.kind};
+    return engine::Probe{index, match.site.file_offset, match.site.kind,
+                         match.site.return_distance};
 }
 
 // What functions such a line names, each interpreter finds out.

@@ -5,13 +5,15 @@
 #include <limits>
 
 #include "targets/line_parser.h"
+#include "targets/matcher.h"
 
 namespace speedbump::targets {
 
 namespace {
 
 constexpr std::string_view kAllOptions =
-    "one of delay=, every=, start=, duration=, pid=, with no space around the '='";
+    "one of delay=, every=, start=, duration=, pid=, mode=, caller=, thread=, with no space around "
+    "the '='";
 
 } // namespace
 
@@ -79,6 +81,24 @@ bool LineParser::parse_option(Span token, Options& given, Runtime runtime) {
         if (key == "every") return set_once(given.every, number, token, "every");
         return set_once(given.pid, static_cast<pid_t>(number), token, "pid");
     }
+    if (key == "mode") {
+        if (value != "spin" && value != "sleep")
+            return fail(value.empty() ? token : value_span, "bad mode: " + in_quotes(value),
+                        "mode=spin or mode=sleep");
+        return set_once(given.mode, value == "sleep" ? Mode::kSleep : Mode::kSpin, token, "mode");
+    }
+    if (key == "caller" || key == "thread") {
+        if (value.empty())
+            return fail(token, fmt::format("{}= has no value", key),
+                        key == "caller" ? "the name or glob of a native function"
+                                        : "the name or glob of a thread's name");
+        if (key == "thread" && value.size() > kMaxThreadPattern)
+            return fail(value_span, "bad thread: " + in_quotes(value) + " is too long",
+                        fmt::format("at most {} bytes; names of threads have no more than 15",
+                                    kMaxThreadPattern));
+        const Pattern pattern{std::string(value), has_glob(value)};
+        return set_once(key == "caller" ? given.caller : given.thread, pattern, token, key);
+    }
     return parse_unknown_option(token);
 }
 
@@ -105,8 +125,8 @@ bool LineParser::parse_unknown_option(Span token) {
         return fail(token, "bare number " + in_quotes(word),
                     fmt::format("delay={}ns; only a native target line takes a bare number", word));
     }
-    constexpr std::array<std::string_view, 5> kKeys = {"delay", "every", "start", "duration",
-                                                       "pid"};
+    constexpr std::array<std::string_view, 8> kKeys = {"delay", "every", "start",  "duration",
+                                                       "pid",   "mode",  "caller", "thread"};
     if (std::find(kKeys.begin(), kKeys.end(), word) != kKeys.end()) {
         at_ = end_; // what follows is most likely its value
         return fail(token, "option " + in_quotes(word) + " has no value",

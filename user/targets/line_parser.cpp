@@ -22,6 +22,9 @@ Options fold(const Options& above, const Options& given) {
     if (given.start) result.start = given.start;
     if (given.duration) result.duration = given.duration;
     if (given.pid) result.pid = given.pid;
+    if (given.mode) result.mode = given.mode;
+    if (given.caller) result.caller = given.caller;
+    if (given.thread) result.thread = given.thread;
     return result;
 }
 
@@ -207,8 +210,8 @@ LineParser::Half LineParser::parse_name(Runtime runtime) {
     const size_t begin = at_;
     const Span token = next_token();
     const std::string_view word = text(token);
-    constexpr std::array<std::string_view, 5> kStarts = {
-        "delay=", "every=", "start=", "duration=", "pid="};
+    constexpr std::array<std::string_view, 6> kStarts = {
+        "delay=", "every=", "start=", "duration=", "pid=", "mode="};
     const bool is_option =
         std::any_of(kStarts.begin(), kStarts.end(),
                     [word](std::string_view start) { return word.starts_with(start); }) ||

@@ -4,96 +4,20 @@
 #include <algorithm>
 #include <utility>
 
-#include "util/text.h"
+#include "targets/glob.h"
 
 namespace speedbump::targets {
 
-namespace {
-
-constexpr size_t kNone = std::string_view::npos;
-
-// The position of the `]` that closes the set whose `[` stands at `open`, or kNone. A `]` right
-// after `[` or `[!` is a member, as in every shell.
-size_t find_set_end(std::string_view pattern, size_t open) {
-    size_t first = open + 1;
-    if (first < pattern.size() && pattern[first] == '!') ++first;
-    return first < pattern.size() ? pattern.find(']', first + 1) : kNone;
-}
-
-// Whether the set pattern[open..close] holds the character.
-bool set_holds(std::string_view pattern, size_t open, size_t close, uint32_t code) {
-    size_t at = open + 1;
-    const bool negated = pattern[at] == '!';
-    if (negated) ++at;
-    const std::string_view members = pattern.substr(0, close);
-    bool found = false;
-    while (at < close && !found) {
-        const Character low = decode_character(members, at);
-        at += low.bytes;
-        uint32_t high = low.code;
-        if (at + 1 < close && members[at] == '-') {
-            const Character end = decode_character(members, at + 1);
-            high = end.code;
-            at += 1 + end.bytes;
-        }
-        found = code >= low.code && code <= high;
-    }
-    return found != negated;
-}
-
-} // namespace
-
 bool has_glob(std::string_view text) {
-    if (text.find_first_of("*?") != kNone) return true;
+    if (text.find_first_of("*?") != std::string_view::npos) return true;
     // when the first `[` has no end, no later one can have one
     const size_t open = text.find('[');
-    return open != kNone && find_set_end(text, open) != kNone;
+    return open != std::string_view::npos &&
+           glob::find_set_end({text.data(), text.size()}, open) != glob::kNone;
 }
 
-// Only the last `*` is ever tried again: what an earlier one could take in addition, the later one
-// can take too. So the work is at most the product of both lengths.
 bool glob_match(std::string_view pattern, std::string_view text) {
-    size_t at = 0;
-    size_t position = 0;
-    size_t star = kNone;           // just after the last `*` seen
-    size_t star_position = 0;      // where its rest was last tried
-    size_t first_unclosed = kNone; // from here on every `[` is a literal
-    while (true) {
-        bool advanced = false;
-        if (at < pattern.size() && pattern[at] == '*') {
-            star = ++at;
-            star_position = position;
-            if (star == pattern.size()) return true;
-            continue;
-        }
-        if (position == text.size()) {
-            if (at == pattern.size()) return true;
-        } else if (at < pattern.size()) {
-            const Character wanted = decode_character(pattern, at);
-            const Character found = decode_character(text, position);
-            size_t set_end = kNone;
-            if (wanted.code == '[' && at < first_unclosed) {
-                set_end = find_set_end(pattern, at);
-                if (set_end == kNone) first_unclosed = at;
-            }
-            if (wanted.code == '?') {
-                advanced = true;
-                at += 1;
-            } else if (set_end != kNone) {
-                advanced = set_holds(pattern, at, set_end, found.code);
-                if (advanced) at = set_end + 1;
-            } else {
-                advanced = wanted.code == found.code;
-                if (advanced) at += wanted.bytes;
-            }
-            if (advanced) position += found.bytes;
-        }
-        if (advanced) continue;
-        if (star == kNone || star_position >= text.size()) return false;
-        star_position += decode_character(text, star_position).bytes;
-        position = star_position;
-        at = star;
-    }
+    return glob::match({pattern.data(), pattern.size()}, {text.data(), text.size()});
 }
 
 bool matches(const Pattern& pattern, std::string_view text) {

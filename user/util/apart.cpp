@@ -15,6 +15,7 @@
 #include <string>
 
 #include "util/fd.h"
+#include "util/proc.h"
 
 namespace speedbump {
 
@@ -47,18 +48,11 @@ struct Range {
 // Where this program's command line lies, which /proc shows from there. Empty if unknown.
 Range command_line() {
     static const Range range = [] {
-        std::ifstream file("/proc/self/stat");
-        std::string line;
-        std::getline(file, line);
-        const size_t name_end = line.rfind(')');
-        if (name_end == std::string::npos) return Range{};
-        std::istringstream words(line.substr(name_end + 1));
-        std::string skipped;
-        for (int field = 3; field < 48; ++field) words >> skipped;
-        uintptr_t begin = 0;
-        uintptr_t end = 0;
-        words >> begin >> end;
-        if (!words || begin == 0 || end <= begin) return Range{};
+        constexpr size_t kBegin = 48, kEnd = 49; // fields
+        const auto stat = read_stat("/proc/self/stat");
+        const uintptr_t begin = stat ? stat->field(kBegin) : 0;
+        const uintptr_t end = stat ? stat->field(kEnd) : 0;
+        if (begin == 0 || end <= begin) return Range{};
         return Range{reinterpret_cast<char*>(begin), reinterpret_cast<char*>(end)};
     }();
     return range;

@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
+#include <system_error>
 
 #include "util/fd.h"
 
@@ -49,6 +51,36 @@ pid_t parent_of(pid_t pid) {
 pid_t innermost_id(std::string_view status) {
     const std::string_view ids = status_field(status, "NSpid"); // of each namespace, ours first
     return std::atoi(std::string(ids.substr(ids.find_last_of(" \t") + 1)).c_str());
+}
+
+uint64_t ProcStat::field(size_t number) const {
+    constexpr size_t kFirst = 4;
+    return number >= kFirst && number - kFirst < numbers.size() ? numbers[number - kFirst] : 0;
+}
+
+std::optional<ProcStat> parse_stat(std::string_view text) {
+    const size_t name = text.find('('), end = text.rfind(')');
+    if (name == std::string_view::npos || end == std::string_view::npos || end < name ||
+        end + 3 >= text.size() || text[end + 1] != ' ' || text[end + 3] != ' ')
+        return std::nullopt;
+    ProcStat stat;
+    stat.name = text.substr(name + 1, end - name - 1);
+    stat.state = text[end + 2];
+    const char* at = text.data() + end + 4;
+    const char* const last = text.data() + text.size();
+    for (;;) {
+        while (at < last && *at == ' ') ++at;
+        uint64_t value = 0;
+        const bool is_negative = at < last && *at == '-';
+        const auto read = std::from_chars(at + (is_negative ? 1 : 0), last, value);
+        if (read.ec != std::errc()) return stat;
+        stat.numbers.push_back(is_negative ? 0 - value : value);
+        at = read.ptr;
+    }
+}
+
+std::optional<ProcStat> read_stat(const std::string& path) {
+    return parse_stat(read_proc(path));
 }
 
 } // namespace speedbump

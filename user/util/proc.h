@@ -3,8 +3,11 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace speedbump {
 
@@ -22,5 +25,19 @@ pid_t parent_of(pid_t pid);
 
 // The id that a process or thread has in its own PID namespace, by its status; 0 when it is gone.
 pid_t innermost_id(std::string_view status);
+
+// What a stat file of a process or thread says, /proc/PID/stat or /proc/PID/task/TID/stat
+// (proc_pid_stat(5)).
+struct ProcStat {
+    std::string name; // which may hold anything, parentheses and blanks too
+    char state = 0;
+    std::vector<uint64_t> numbers; // from the fourth field on; negative ones as in two's complement
+
+    // By the manual's count, in which the parent is the fourth; 0 of one that is not there.
+    uint64_t field(size_t number) const;
+};
+// nullopt: it is no such text, or empty, as of a process that has ended.
+std::optional<ProcStat> parse_stat(std::string_view text);
+std::optional<ProcStat> read_stat(const std::string& path);
 
 } // namespace speedbump

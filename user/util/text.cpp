@@ -61,39 +61,6 @@ constexpr std::array<Range, 13> kWide = {{
 
 } // namespace
 
-Character decode_character(std::string_view text, size_t at) {
-    const auto byte = [text](size_t index) { return static_cast<unsigned char>(text[index]); };
-    const uint32_t lead = byte(at);
-    if (lead < 0x80) return {lead, 1};
-    const Character invalid{kInvalidByteBase + lead, 1};
-    uint32_t length = 0;
-    uint32_t smallest = 0;
-    uint32_t code = 0;
-    if ((lead & 0xe0) == 0xc0) {
-        length = 2;
-        smallest = 0x80;
-        code = lead & 0x1f;
-    } else if ((lead & 0xf0) == 0xe0) {
-        length = 3;
-        smallest = 0x800;
-        code = lead & 0x0f;
-    } else if ((lead & 0xf8) == 0xf0) {
-        length = 4;
-        smallest = 0x10000;
-        code = lead & 0x07;
-    } else {
-        return invalid;
-    }
-    if (text.size() - at < length) return invalid;
-    for (uint32_t index = 1; index < length; ++index) {
-        if ((byte(at + index) & 0xc0) != 0x80) return invalid;
-        code = code << 6 | (byte(at + index) & 0x3f);
-    }
-    const bool is_surrogate = code >= 0xd800 && code <= 0xdfff;
-    if (code < smallest || code > 0x10ffff || is_surrogate) return invalid;
-    return {code, length};
-}
-
 std::string printable(std::string_view text) {
     std::string shown;
     shown.reserve(text.size());

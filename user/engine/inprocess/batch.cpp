@@ -14,6 +14,7 @@
 
 #include "elf/moved_code.h"
 #include "engine/inprocess/region.h"
+#include "engine/inprocess/vdso.h"
 #include "engine/shared_memory.h"
 #include "inject/mapper.h"
 #include "inject/process_state.h"
@@ -27,8 +28,8 @@ using std::chrono::milliseconds;
 using Outcome = inject::CodeChange::Outcome;
 
 constexpr milliseconds kMapTimeout{5000};
-constexpr milliseconds kUnmapTimeout{1000}; // what is left lies there and does nothing
 constexpr milliseconds kChangeTimeout{10000};
+constexpr size_t kMoreCallers = 64, kMostCallers = 1 << 16;
 constexpr int kMapTries = 3; // where something else is mapped at the chosen place meanwhile
 
 using Bytes = std::basic_string_view<unsigned char>;
@@ -123,19 +124,29 @@ Result<std::vector<Site>> find_sites(pid_t pid, const FileProbes& probes,
 
 Result<std::shared_ptr<Batch>> Batch::prepare(pid_t pid, std::vector<Site> sites,
                                               const Table& table,
-                                              std::vector<RefusedProbe>& refused) {
+                                              const std::vector<process::AddressRanges>& callers,
+                                              Ledger& ledger, std::vector<RefusedProbe>& refused) {
     if (auto reason = inject::obstacle(pid)) return std::move(*reason);
+    const auto clock = clock_of(pid, table.clock_source());
+    if (!clock) return clock.error();
     std::shared_ptr<Batch> batch(new Batch());
+    batch->clock_ = *clock;
     batch->pid_ = pid;
     batch->sites_ = std::move(sites);
     if (getrandom(batch->identity_.data(), batch->identity_.size(), 0) !=
         static_cast<ssize_t>(batch->identity_.size()))
         return errno_error("getrandom", errno);
-    if (auto mapped = batch->map(table); !mapped) return std::move(mapped).error();
+    CallerTables tables{static_cast<uint32_t>(callers.size()), 0};
+    for (const process::AddressRanges& ranges : callers) {
+        const size_t room = 2 * ranges.size() + kMoreCallers; // what is mapped later has some, too
+        tables.capacity =
+            std::max(tables.capacity, static_cast<uint32_t>(std::min(room, kMostCallers)));
+    }
+    if (auto mapped = batch->map(table, tables, ledger); !mapped) return std::move(mapped).error();
     std::vector<Site> reachable;
     for (Site& site : batch->sites_) {
         auto made = make_trampoline(batch->layout_, reachable.size(), site.probe.target,
-                                    site.address, site.code);
+                                    site.address, site.code, site.filter);
         if (!made) {
             refused.push_back({site.probe, EOPNOTSUPP, made.error().message});
             continue;
@@ -145,21 +156,27 @@ Result<std::shared_ptr<Batch>> Batch::prepare(pid_t pid, std::vector<Site> sites
     }
     batch->sites_ = std::move(reachable);
     batch->is_forgotten_.resize(batch->sites_.size());
-    if (auto filled = batch->fill(); !filled) return std::move(filled).error();
-    return batch;
+    auto filled = batch->fill();
+    for (size_t i = 0; i < callers.size() && filled; ++i)
+        filled = batch->set_callers(pid, i, callers[i]);
+    if (filled) return batch;
+    (void)batch->unmap(pid); // else it lies there and does nothing
+    batch->forget(ledger);
+    return std::move(filled).error();
 }
 
 Batch::~Batch() {
-    if (counts_ != nullptr) munmap(const_cast<HookCounts*>(counts_), layout_.end - layout_.counts);
+    if (counts_ != nullptr)
+        munmap(const_cast<HookCounts*>(counts_), layout_.common - layout_.counts);
 }
 
-Result<void> Batch::map(const Table& table) {
+Result<void> Batch::map(const Table& table, const CallerTables& callers, Ledger& ledger) {
     const auto [low, high] =
         std::minmax_element(sites_.begin(), sites_.end(),
                             [](const Site& a, const Site& b) { return a.address < b.address; });
-    const Layout shape(0, sites_.size());
-    auto memory =
-        make_shared_memory("speedbump-counts", shape.end - shape.counts, PROT_READ, 0, counts_fd_);
+    const Layout shape(0, sites_.size(), table.extent(), callers);
+    auto memory = make_shared_memory("speedbump-counts", shape.common - shape.counts, PROT_READ, 0,
+                                     counts_fd_);
     if (!memory) return std::move(memory).error();
     counts_ = static_cast<const HookCounts*>(*memory);
     layout_ = shape;
@@ -172,25 +189,40 @@ Result<void> Batch::map(const Table& table) {
                               fmt::format("process {}: {} bytes are free nowhere within reach of "
                                           "its code",
                                           pid_, shape.end));
-        layout_ = Layout(*place, sites_.size());
+        layout_ = Layout(*place, sites_.size(), table.extent(), callers);
         const std::vector<inject::MapOrder> orders = {
             {layout_.code, layout_.settings - layout_.code, PROT_READ | PROT_EXEC, inject::kPrivate,
              0, 0},
             {layout_.settings, layout_.process - layout_.settings, PROT_READ, 0, 0, 0},
             {layout_.process, layout_.counts - layout_.process, PROT_READ, inject::kPrivate, 1, 0},
-            {layout_.counts, layout_.end - layout_.counts, PROT_READ | PROT_WRITE, 1, 0, 0}};
-        auto mapped = inject::map_memory(pid_, orders, {table.fd(), counts_fd_.get()},
-                                         Clock::now() + kMapTimeout);
-        if (mapped || mapped.error().error_number != EEXIST || i == kMapTries) return mapped;
+            {layout_.counts, layout_.common - layout_.counts, PROT_READ | PROT_WRITE, 1, 0, 0},
+            {layout_.common, layout_.end - layout_.common, PROT_READ | PROT_WRITE, 2, 0, 0}};
+        auto noted = ledger.add(this->place());
+        if (!noted) return std::move(noted).error();
+        place_ = *noted;
+        auto mapped =
+            inject::map_memory(pid_, orders, {table.fd(), counts_fd_.get(), table.common_fd()},
+                               Clock::now() + kMapTimeout);
+        if (mapped) {
+            ledger.set_mapped(*place_);
+            return mapped;
+        }
+        ledger.forget(*std::exchange(place_, std::nullopt));
+        if (mapped.error().error_number != EEXIST || i == kMapTries) return mapped;
     }
 }
 
 Result<void> Batch::fill() {
     const Fd memory(::open(fmt::format("/proc/{}/mem", pid_).c_str(), O_RDWR | O_CLOEXEC));
     if (!memory.valid()) return process::access_error(pid_, "open its memory", errno);
-    std::string code = region_head(identity_);
+    std::string code = region_head(layout_, identity_, clock_);
     if (code.empty()) return make_error(ErrorKind::kUnsupported, "the hook is too long");
     for (const Site& site : sites_) code += site.trampoline.bytes;
+    for (uint32_t i = 0; i < layout_.tables.count; ++i) {
+        const HookCallers none{0, layout_.tables.capacity, {}};
+        code.resize(layout_.callers_of(i) - layout_.code, '\xcc');
+        code.append(reinterpret_cast<const char*>(&none), sizeof none);
+    }
     const auto put = [&](uint64_t address, const void* data, size_t size) {
         return pwrite(memory.get(), data, size, static_cast<off_t>(address)) ==
                static_cast<ssize_t>(size);
@@ -211,11 +243,35 @@ Result<void> Batch::fill() {
     return {};
 }
 
-Result<void> Batch::unmap(pid_t pid) const {
-    const std::vector<inject::MapOrder> orders = {
-        {layout_.code, layout_.end - layout_.code, 0, inject::kUnmap, 0, 0}};
-    return inject::map_memory(pid, orders, {counts_fd_.get(), counts_fd_.get()},
-                              Clock::now() + kUnmapTimeout);
+Result<void> Batch::set_callers(pid_t pid, size_t table,
+                                const process::AddressRanges& ranges) const {
+    const uint32_t capacity = layout_.tables.capacity;
+    if (ranges.size() > capacity)
+        return make_error(ErrorKind::kUnsupported,
+                          fmt::format("caller= names {} functions, and there is room for {}",
+                                      ranges.size(), capacity));
+    const uint64_t at = layout_.callers_of(table);
+    const std::string who = fmt::format("process {}", pid);
+    const Fd memory(::open(fmt::format("/proc/{}/mem", pid).c_str(), O_RDWR | O_CLOEXEC));
+    if (!memory.valid()) return process::access_error(pid, "open its memory", errno);
+    HookCallers there{};
+    if (process::RemoteMemory(pid).read_some(at, reinterpret_cast<unsigned char*>(&there),
+                                             sizeof there) != sizeof there)
+        return errno_error(who, ESRCH);
+    const uint32_t half = (there.holds & 1) ^ 1;
+    static_assert(sizeof(HookRange) == sizeof(process::AddressRange));
+    const auto count = static_cast<uint32_t>(ranges.size());
+    const auto put = [&](uint64_t where, const void* data, size_t size) {
+        return pwrite(memory.get(), data, size, static_cast<off_t>(where)) ==
+               static_cast<ssize_t>(size);
+    };
+    errno = 0;
+    if (!put(at + sizeof there + uint64_t{half} * capacity * sizeof(HookRange), ranges.data(),
+             ranges.size() * sizeof(HookRange)) ||
+        !put(at + offsetof(HookCallers, counts) + half * sizeof count, &count, sizeof count) ||
+        !put(at + offsetof(HookCallers, holds), &half, sizeof half))
+        return errno_error(who + ": write callers there", errno);
+    return {};
 }
 
 // --- jumps
@@ -260,7 +316,9 @@ Result<void> Batch::put_in(Ledger& ledger, std::vector<RefusedProbe>& refused) {
 
 void Batch::forget(Ledger& ledger) {
     if (listed_) ledger.forget(*listed_, sites_.size());
+    if (place_) ledger.forget(*place_);
     listed_.reset();
+    place_.reset();
 }
 
 bool Batch::is_in(pid_t pid) const {
@@ -268,6 +326,12 @@ bool Batch::is_in(pid_t pid) const {
     return process::RemoteMemory(pid).read_some(layout_.code, there.data(), there.size()) ==
                there.size() &&
            there == identity_;
+}
+
+bool Batch::has_clock_of(pid_t pid) const {
+    if (clock_.address == 0) return true;
+    const auto clock = vdso_clock_of(pid);
+    return clock && *clock == clock_;
 }
 
 bool Batch::has_jump(pid_t pid, const Probe& probe) const {

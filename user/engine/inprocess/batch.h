@@ -15,6 +15,7 @@
 #include "engine/inprocess/ledger.h"
 #include "engine/inprocess/table.h"
 #include "engine/inprocess/trampoline.h"
+#include "process/named_code.h"
 #include "util/fd.h"
 #include "util/result.h"
 
@@ -26,6 +27,7 @@ struct Site {
     uint64_t address = 0;
     std::basic_string<unsigned char> code; // of the file, from the site on
     elf::Range range;                      // the instructions that a jump takes the place of
+    Filter filter;
     Trampoline trampoline;
 };
 
@@ -40,10 +42,11 @@ Result<std::vector<Site>> find_sites(pid_t pid, const FileProbes& probes,
 class Batch {
   public:
     // Maps the memory and fills it; no jump is in place yet. Sites that can't be reached are taken
-    // out and added to `refused`.
-    static Result<std::shared_ptr<Batch>> prepare(pid_t pid, std::vector<Site> sites,
-                                                  const Table& table,
-                                                  std::vector<RefusedProbe>& refused);
+    // out and added to `refused`. `callers`: the tables that their filters name.
+    static Result<std::shared_ptr<Batch>> prepare(
+        pid_t pid, std::vector<Site> sites, const Table& table,
+        const std::vector<process::AddressRanges>& callers, Ledger& ledger,
+        std::vector<RefusedProbe>& refused);
     ~Batch();
     Batch(const Batch&) = delete;
     Batch& operator=(const Batch&) = delete;
@@ -55,15 +58,21 @@ class Batch {
 
     // Whether a process has this memory: this one, or one that has forked from it.
     bool is_in(pid_t pid) const;
+    // Whether the clock that it has in there is that of such a process, which may be in another
+    // time namespace.
+    bool has_clock_of(pid_t pid) const;
     // Whether a probe's jump is in place in such a process. One may have forked before.
     bool has_jump(pid_t pid, const Probe& probe) const;
     std::vector<Entry> entries() const;
+    // Replaces a table of callers in a process that has this memory, while calls look it up there.
+    // kUnsupported: there is no room for so many.
+    Result<void> set_callers(pid_t pid, size_t table, const process::AddressRanges& ranges) const;
     // Of the process, or, as process 0, of its children.
     void add_counts(std::vector<Counts>& to, const Ticks& ticks) const;
     void forget_counts(uint32_t target);
 
     // Unmaps the memory, where no thread can come there any more.
-    Result<void> unmap(pid_t pid) const;
+    Result<void> unmap(pid_t pid) const { return inprocess::unmap(pid, place()); }
     inject::Quiet range() const { return {layout_.code, layout_.settings, false}; }
 
     pid_t pid() const { return pid_; }
@@ -72,17 +81,20 @@ class Batch {
 
   private:
     Batch() = default;
-    Result<void> map(const Table& table);
+    Result<void> map(const Table& table, const CallerTables& callers, Ledger& ledger);
+    Place place() const { return {pid_, false, layout_.code, layout_.settings, layout_.end}; }
     Result<void> fill();
 
     pid_t pid_ = 0;
     std::vector<Site> sites_;
     Layout layout_;
     Identity identity_{};
+    ClockFunction clock_{};
     Fd counts_fd_;
     const HookCounts* counts_ = nullptr;
     std::vector<bool> is_forgotten_; // by site: the process's own counts
     std::optional<size_t> listed_;   // in the ledger
+    std::optional<size_t> place_;    // there
 };
 
 } // namespace speedbump::engine::inprocess

@@ -8,9 +8,12 @@
 #include <cerrno>
 #include <iterator>
 #include <map>
+#include <set>
+#include <string_view>
 #include <thread>
 #include <utility>
 
+#include "engine/declared_absent.h"
 #include "engine/inprocess/self_test.h"
 #include "engine/measure.h"
 #include "process/threads.h"
@@ -20,20 +23,37 @@ namespace {
 
 using std::chrono::milliseconds;
 
+constexpr std::string_view kTsc = "tsc"; // SPEEDBUMP_WITHOUT=tsc
 constexpr milliseconds kTakeOutTimeout{10000};
 constexpr auto kHeirTime = std::chrono::seconds(60);
+constexpr auto kMappingTime = std::chrono::seconds(5);
 constexpr milliseconds kBetweenRounds{50};
+// In which the pace of the monotonic clock may change against the processor's: of 500 ppm, the most
+// that there is, half a millisecond.
+constexpr milliseconds kClockPeriod{1000};
 // Between looks for threads in memory that is to be unmapped, each of which stops them all.
 constexpr milliseconds kFirstPause{5}, kLastPause{640};
 
-// What the heir does: this program is gone, its delays have ended with it.
+// What the heir does: this program is gone, its delays have ended with it. First of all the code is
+// as it was again, then the memory goes that it led to.
 void take_all_out(const Ledger& ledger, ino_t table) {
-    const Clock::time_point end = Clock::now() + kHeirTime;
-    for (bool is_done = false; !is_done && Clock::now() < end;) {
+    const Clock::time_point begin = Clock::now();
+    for (bool is_done = false; !is_done && Clock::now() < begin + kHeirTime;) {
         const std::vector<Entry> entries = ledger.entries();
+        const std::vector<Place> places = ledger.places();
         is_done = true;
-        for (const pid_t pid : processes_with(table))
+        const std::vector<pid_t> having = processes_with(table);
+        for (const pid_t pid : having)
             if (!take_out(pid, entries, Clock::now() + kTakeOutTimeout)) is_done = false;
+        std::set<pid_t> pids(having.begin(), having.end());
+        for (const Place& place : places) {
+            if (place.is_mapped) continue;
+            // A thread of that process may be at it just now.
+            pids.insert(place.pid);
+            is_done = is_done && Clock::now() > begin + kMappingTime;
+        }
+        for (const pid_t pid : pids)
+            if (!clear_away(pid, table, places)) is_done = false;
         if (!is_done) std::this_thread::sleep_for(kBetweenRounds);
     }
 }
@@ -61,13 +81,14 @@ class InprocessEngine::Jumps final : public Attachment {
 
 // --- beginning and end
 
-Result<std::unique_ptr<InprocessEngine>> InprocessEngine::create(Warn warn) {
+Result<std::unique_ptr<InprocessEngine>> InprocessEngine::create(uint32_t columns, Warn warn) {
     std::unique_ptr<InprocessEngine> engine(new InprocessEngine());
     engine->warn_ = std::move(warn);
-    auto ticks = measure_ticks();
+    engine->callers_ = std::make_unique<Callers>(engine->warn_);
+    auto ticks = measure_ticks(!is_declared_absent(kTsc));
     if (!ticks) return std::move(ticks).error();
     engine->ticks_ = *ticks;
-    auto table = Table::create(*ticks);
+    auto table = Table::create(*ticks, columns);
     if (!table) return std::move(table).error();
     engine->table_ = std::move(*table);
     auto ledger = Ledger::create();
@@ -99,7 +120,8 @@ Capabilities InprocessEngine::capabilities() const {
             .title = "the in-process engine",
             .narrow = true,
             .wide = false,
-            .every = false,
+            .every = true,
+            .schedule = true,
             .jumps = true,
             .outlives_exec = false};
 }
@@ -116,9 +138,9 @@ Result<Floors> InprocessEngine::calibrate() {
 }
 
 Result<CalibrationRow> measure_accuracy(const std::vector<nanoseconds>& delays) {
-    const auto ticks = measure_ticks();
+    const auto ticks = measure_ticks(!is_declared_absent(kTsc));
     if (!ticks) return ticks.error();
-    const auto table = Table::create(*ticks);
+    const auto table = Table::create(*ticks, 0);
     if (!table) return table.error();
     const auto self = SelfTest::create(**table);
     if (!self) return self.error();
@@ -137,8 +159,19 @@ Result<void> InprocessEngine::configure(uint32_t target, const TargetSettings& s
                           fmt::format("no more than {} functions can be slowed", kScratchTarget));
     if (target >= root_masks_.size()) root_masks_.resize(target + 1);
     root_masks_[target] = settings.root_mask;
-    table_->configure(target, settings, armed_at_ns);
-    return {};
+    callers_->configure(target, settings.caller);
+    return table_->configure(target, settings, armed_at_ns);
+}
+
+void InprocessEngine::handle_events() {
+    if (Clock::now() < clock_due_) return;
+    table_->set_clock();
+    callers_->refresh();
+    clock_due_ = Clock::now() + kClockPeriod;
+}
+
+Clock::duration InprocessEngine::until_next() const {
+    return std::max<Clock::duration>(clock_due_ - Clock::now(), Clock::duration(0));
 }
 
 // --- jumps
@@ -175,17 +208,31 @@ Result<Attached> InprocessEngine::attach(const FileProbes& probes, std::optional
     // What has forked from a process with jumps has them already.
     for (const auto& batch : batches()) {
         if (!batch->is_in(*only)) continue;
+        if (!batch->has_clock_of(*only)) {
+            const std::lock_guard lock(mutex_);
+            take_out_of(*only, *batch); // it gets its own
+            continue;
+        }
         const auto has = [&](const Probe& probe) { return batch->has_jump(*only, probe); };
-        if (std::erase_if(wanted, has) > 0) jumps->add(batch);
+        if (std::erase_if(wanted, has) == 0) continue;
+        jumps->add(batch);
+        callers_->watch_child(*only, batch);
     }
     if (wanted.empty()) return Attached(std::move(jumps));
     auto sites = find_sites(*only, {probes.file, wanted, probes.set}, refused);
     if (!sites) return std::move(sites).error();
+    auto callers = callers_->choose(*only, *sites, refused);
+    if (!callers) return std::move(callers).error();
+    for (Site& site : *sites)
+        site.filter.is_asked =
+            site.filter.callers || table_->targets()[site.probe.target].thread != 0;
     if (sites->empty()) return Attached(std::move(jumps));
-    auto batch = Batch::prepare(*only, std::move(*sites), *table_, refused);
+    auto batch =
+        Batch::prepare(*only, std::move(*sites), *table_, callers->ranges, *ledger_, refused);
     if (!batch) return std::move(batch).error();
     (*batch)->tgid = *tgid;
     if (auto done = put_in(*batch, refused); !done) return std::move(done).error();
+    callers_->watch(*only, *batch, std::move(*callers));
     jumps->add(std::move(*batch));
     return Attached(std::move(jumps));
 }
@@ -230,50 +277,70 @@ void InprocessEngine::release(std::vector<Attached> attachments) {
                 if (batch->users == 0 && known != pid && batch->is_in(pid) &&
                     !take_out_of(pid, *batch))
                     left.emplace_back(pid, batch);
-    // A thread that stood in their memory goes on behind it, and does not come back.
+    // A thread that stood in their memory goes on behind it, and does not come back. On a busy host
+    // the thread that unmaps it may come too late.
     for (milliseconds pause = kFirstPause; !left.empty() && pause <= kLastPause; pause *= 2) {
         std::this_thread::sleep_for(pause);
         std::erase_if(left, is_over);
     }
     for (const auto& [pid, batch] : released)
-        if (batch->users == 0) batch->forget(*ledger_);
+        if (batch->users == 0) retire(batch);
 }
 
-// With its memory; false: a thread stands there, for now.
+// No process has it any more: what it has counted is kept, and not its memory and descriptor.
+void InprocessEngine::retire(const std::shared_ptr<Batch>& batch) {
+    batch->forget(*ledger_);
+    if (std::erase(batches_, batch) == 0) return;
+    std::vector<Counts> last;
+    batch->add_counts(last, ticks_);
+    add(retired_, last);
+}
+
+// With its memory; false: a thread stands there, for now, or it can't be unmapped.
 bool InprocessEngine::take_out_of(pid_t pid, const Batch& batch) {
     inject::Quiet quiet = batch.range();
     auto done = take_out(pid, batch.entries(), Clock::now() + kTakeOutTimeout, &quiet);
-    if (!done)
+    if (!done) {
         warn_(done.error().message + ": code that does nothing any more may be left in it");
-    else if (quiet.is_quiet)
-        (void)batch.unmap(pid); // else it lies there and does nothing
-    return !done || quiet.is_quiet || !batch.is_in(pid);
+        return true;
+    }
+    const bool is_unmapped = quiet.is_quiet && batch.unmap(pid);
+    return is_unmapped || !batch.is_in(pid); // else it lies there and does nothing
 }
 
 // --- counts
 
-Result<std::vector<Counts>> InprocessEngine::read_counts() {
-    std::vector<Counts> all;
-    for (const auto& batch : batches()) batch->add_counts(all, ticks_);
-    std::map<std::pair<uint32_t, pid_t>, Counts> sums;
-    for (const Counts& counts : all) {
+void InprocessEngine::add(std::map<std::pair<uint32_t, pid_t>, Counts>& sums,
+                          const std::vector<Counts>& more) {
+    for (const Counts& counts : more) {
         Counts& sum = sums[{counts.target, counts.process}];
         sum.target = counts.target;
         sum.process = counts.process;
         sum += counts;
     }
+}
+
+Result<std::vector<Counts>> InprocessEngine::read_counts() {
+    const std::lock_guard lock(mutex_);
+    auto sums = retired_;
+    std::vector<Counts> all;
+    for (const auto& batch : batches_) batch->add_counts(all, ticks_);
+    add(sums, all);
     std::vector<Counts> result;
     for (const auto& [key, counts] : sums) result.push_back(counts);
     return result;
 }
 
 void InprocessEngine::forget_counts(uint32_t target, uint32_t tgid) {
-    for (const auto& batch : batches())
+    const std::lock_guard lock(mutex_);
+    retired_.erase({target, static_cast<pid_t>(tgid)});
+    for (const auto& batch : batches_)
         if (batch->tgid == tgid) batch->forget_counts(target);
 }
 
-Result<std::unique_ptr<InprocessProbes>> open(std::function<void(const std::string&)> warn) {
-    auto engine = InprocessEngine::create(std::move(warn));
+Result<std::unique_ptr<InprocessProbes>> open(uint32_t columns,
+                                              std::function<void(const std::string&)> warn) {
+    auto engine = InprocessEngine::create(columns, std::move(warn));
     if (!engine) return std::move(engine).error();
     return std::unique_ptr<InprocessProbes>(std::move(*engine));
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "engine/inprocess/batch.h"
+#include "engine/inprocess/callers.h"
 #include "engine/inprocess/ledger.h"
 #include "engine/inprocess/open.h"
 #include "engine/inprocess/table.h"
@@ -22,7 +24,7 @@ namespace speedbump::engine::inprocess {
 class InprocessEngine final : public InprocessProbes {
   public:
     using Warn = std::function<void(const std::string&)>;
-    static Result<std::unique_ptr<InprocessEngine>> create(Warn warn);
+    static Result<std::unique_ptr<InprocessEngine>> create(uint32_t columns, Warn warn);
     ~InprocessEngine() override;
 
     void follow(tree::ProcessTree& tree) override { tree_ = &tree; }
@@ -34,6 +36,9 @@ class InprocessEngine final : public InprocessProbes {
     Result<void> configure(uint32_t target, const TargetSettings& settings, uint64_t armed_at_ns,
                            const ProbeSets& sets) override;
     void arm(bool armed) override { table_->arm(armed); }
+    void handle_events() override;
+    Clock::duration until_next() const override;
+    Schedule* schedule() override { return table_->schedule(); }
 
     // Only for one process, in which a thread of its own maps memory, and of which all threads
     // stand still for a moment. kNotFound as well: it does not have the file mapped.
@@ -51,6 +56,9 @@ class InprocessEngine final : public InprocessProbes {
     Result<uint32_t> member_of(pid_t pid, uint64_t& roots);
     Result<void> put_in(const std::shared_ptr<Batch>& batch, std::vector<RefusedProbe>& refused);
     bool take_out_of(pid_t pid, const Batch& batch);
+    void retire(const std::shared_ptr<Batch>& batch);
+    static void add(std::map<std::pair<uint32_t, pid_t>, Counts>& sums,
+                    const std::vector<Counts>& more);
     std::vector<std::shared_ptr<Batch>> batches() const;
 
     Warn warn_;
@@ -58,11 +66,14 @@ class InprocessEngine final : public InprocessProbes {
     Ticks ticks_;
     nanoseconds floor_{0};
     std::unique_ptr<Table> table_;
+    Clock::time_point clock_due_ = Clock::now(); // of the table
     std::unique_ptr<Ledger> ledger_;
     std::optional<Heir> heir_;
-    std::vector<uint64_t> root_masks_;            // by target
-    mutable std::mutex mutex_;                    // release() is called by other threads
-    std::vector<std::shared_ptr<Batch>> batches_; // all since the beginning, for their counts
+    std::unique_ptr<Callers> callers_;
+    std::vector<uint64_t> root_masks_;                     // by target
+    mutable std::mutex mutex_;                             // release() is called by other threads
+    std::vector<std::shared_ptr<Batch>> batches_;          // that are in some process
+    std::map<std::pair<uint32_t, pid_t>, Counts> retired_; // what others have counted
 };
 
 } // namespace speedbump::engine::inprocess

@@ -2,6 +2,7 @@
 #include "engine/inprocess/ledger.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -12,14 +13,21 @@
 #include <map>
 #include <string>
 
+#include "inject/left_stub.h"
+#include "inject/mapper.h"
 #include "process/memory.h"
+#include "util/fd.h"
 
 namespace speedbump::engine::inprocess {
 
 constexpr size_t kMaxEntries = 1u << 20;
+constexpr size_t kMaxPlaces = 1u << 16;
+constexpr std::chrono::milliseconds kUnmapTimeout{1000}, kClearTimeout{2000};
 
 struct Ledger::Page {
     uint64_t count;
+    uint64_t place_count;
+    Place places[kMaxPlaces];
     Entry entries[kMaxEntries]; // pages that nobody writes cost nothing
 };
 
@@ -35,6 +43,7 @@ Ledger::~Ledger() {
 }
 
 Result<size_t> Ledger::add(std::span<const Entry> entries) {
+    const std::lock_guard lock(mutex_);
     const auto room = std::find_if(free_.begin(), free_.end(),
                                    [&](const auto& hole) { return hole.second >= entries.size(); });
     size_t first = page_->count;
@@ -53,8 +62,43 @@ Result<size_t> Ledger::add(std::span<const Entry> entries) {
 }
 
 void Ledger::forget(size_t first, size_t count) {
+    const std::lock_guard lock(mutex_);
     for (size_t i = first; i < first + count; ++i) page_->entries[i].region = 0;
     if (count > 0) free_.emplace_back(first, count);
+}
+
+Result<size_t> Ledger::add(const Place& place) {
+    const std::lock_guard lock(mutex_);
+    size_t index = page_->place_count;
+    if (!free_places_.empty()) {
+        index = free_places_.back();
+        free_places_.pop_back();
+    } else if (index == kMaxPlaces) {
+        return make_error(ErrorKind::kUnsupported,
+                          fmt::format("no more than {} regions can be there", kMaxPlaces));
+    }
+    page_->places[index] = place;
+    const uint64_t count = std::max<uint64_t>(page_->place_count, index + 1);
+    __atomic_store_n(&page_->place_count, count, __ATOMIC_RELEASE);
+    return index;
+}
+
+void Ledger::set_mapped(size_t place) {
+    __atomic_store_n(&page_->places[place].is_mapped, true, __ATOMIC_RELEASE);
+}
+
+void Ledger::forget(size_t place) {
+    const std::lock_guard lock(mutex_);
+    __atomic_store_n(&page_->places[place].pid, 0, __ATOMIC_RELEASE);
+    free_places_.push_back(place);
+}
+
+std::vector<Place> Ledger::places() const {
+    std::vector<Place> all;
+    const uint64_t count = __atomic_load_n(&page_->place_count, __ATOMIC_ACQUIRE);
+    for (size_t i = 0; i < count; ++i)
+        if (page_->places[i].pid != 0) all.push_back(page_->places[i]);
+    return all;
 }
 
 std::vector<Entry> Ledger::entries() const {
@@ -70,14 +114,17 @@ std::vector<Entry> Ledger::entries(size_t first, size_t count) const {
 
 namespace {
 
-bool maps(pid_t pid, const std::string& inode) {
+// Where a process has this table mapped.
+std::vector<uint64_t> tables_in(pid_t pid, const std::string& inode) {
+    std::vector<uint64_t> found;
     std::ifstream lines(fmt::format("/proc/{}/maps", pid));
     for (std::string line; std::getline(lines, line);) {
         const size_t name = line.find("/memfd:speedbump-hooks");
         if (name == std::string::npos) continue;
-        if (line.rfind(" " + inode + " ", name) != std::string::npos) return true;
+        if (line.rfind(" " + inode + " ", name) != std::string::npos)
+            found.push_back(std::strtoull(line.c_str(), nullptr, 16));
     }
-    return false;
+    return found;
 }
 
 } // namespace
@@ -89,9 +136,40 @@ std::vector<pid_t> processes_with(ino_t table) {
     if (!directory) return found;
     while (const dirent* entry = readdir(directory.get())) {
         const auto pid = static_cast<pid_t>(std::strtol(entry->d_name, nullptr, 10));
-        if (pid > 0 && pid != getpid() && maps(pid, inode)) found.push_back(pid);
+        if (pid > 0 && pid != getpid() && !tables_in(pid, inode).empty()) found.push_back(pid);
     }
     return found;
+}
+
+Result<void> unmap(pid_t pid, const Place& place) {
+    const std::vector<inject::MapOrder> orders = {
+        {place.code, place.end - place.code, 0, inject::kUnmap, 0, 0}};
+    const Fd unused(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    return inject::map_memory(pid, orders, {unused.get(), unused.get(), unused.get()},
+                              Clock::now() + kUnmapTimeout);
+}
+
+bool clear_away(pid_t pid, ino_t table, const std::vector<Place>& places) {
+    const auto is_its = [pid](const Place& place) { return place.pid == pid && !place.is_mapped; };
+    if (std::any_of(places.begin(), places.end(), is_its)) {
+        const auto removed = inject::remove_left_stub(pid, Clock::now() + kClearTimeout);
+        if (!removed || !*removed) return false;
+    }
+    bool is_clear = true;
+    for (const uint64_t settings : tables_in(pid, std::to_string(table))) {
+        const auto place = std::find_if(places.begin(), places.end(),
+                                        [&](const Place& one) { return one.settings == settings; });
+        if (place == places.end()) continue;
+        inject::Witness witness{place->code, {}};
+        const size_t read = process::RemoteMemory(pid).read_some(
+            witness.address, witness.bytes.data(), witness.bytes.size());
+        if (read != witness.bytes.size()) continue; // it has ended
+        inject::Quiet quiet{place->code, place->settings, false};
+        const auto looked =
+            inject::change_code(pid, witness, {}, &quiet, Clock::now() + kClearTimeout);
+        if (!looked || !quiet.is_quiet || !unmap(pid, *place)) is_clear = false;
+    }
+    return is_clear;
 }
 
 Result<void> take_out(pid_t pid, const std::vector<Entry>& entries, Clock::time_point deadline,

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -24,8 +25,17 @@ struct Entry {
     std::array<unsigned char, inject::kChangedBytes> jump{};
 };
 
+// A region of memory that a process has, or may have soon.
+struct Place {
+    pid_t pid = 0; // 0: none any more; those that fork from it have it, too
+    bool is_mapped = false;
+    uint64_t code = 0; // it begins with that
+    uint64_t settings = 0;
+    uint64_t end = 0;
+};
+
 // What has been put into processes, in memory that a process which outlives this one sees as well.
-// Written before a jump is in place.
+// Written before a jump is in place. Any thread may change it.
 class Ledger {
   public:
     static Result<std::unique_ptr<Ledger>> create();
@@ -36,6 +46,11 @@ class Ledger {
     // Where they are from now on; kUnsupported: there is no room for so many.
     Result<size_t> add(std::span<const Entry> entries);
     void forget(size_t first, size_t count);
+    // Before it is mapped, and afterwards. kUnsupported as above.
+    Result<size_t> add(const Place& place);
+    void set_mapped(size_t place);
+    void forget(size_t place);
+    std::vector<Place> places() const;
     std::vector<Entry> entries() const;
     std::vector<Entry> entries(size_t first, size_t count) const;
 
@@ -43,12 +58,21 @@ class Ledger {
     struct Page;
     explicit Ledger(Page* page) : page_(page) {}
     Page* page_;
+    std::mutex mutex_;                            // of changes
     std::vector<std::pair<size_t, size_t>> free_; // that were forgotten
+    std::vector<size_t> free_places_;
 };
 
 // The processes that have this table mapped, by its inode: those that were given it and all that
 // have forked from them.
 std::vector<pid_t> processes_with(ino_t table);
+
+// Unmaps a region, where no thread can come there any more.
+Result<void> unmap(pid_t pid, const Place& place);
+
+// Of a process after a loader that was killed, whose jumps are out of it: unmaps the regions of
+// this table, and what was being put in. False: a thread stands there, or is still at it.
+bool clear_away(pid_t pid, ino_t table, const std::vector<Place>& places);
 
 // Takes the jumps of these entries out of a process, as far as they are its: what was there before
 // is there again. An error where that could not be done for all. `quiet`: as of change_code(), of

@@ -23,8 +23,10 @@ class InprocessProbes : public ProbeEngine {
 
 // The engine that puts jumps into functions, in the processes themselves. Only while this program
 // has one thread: a process is forked that deals with what is left should this one be killed.
-// `warn` is told what could not be taken out of processes.
-Result<std::unique_ptr<InprocessProbes>> open(std::function<void(const std::string&)> warn);
+// `columns`: of its schedule; 0: it has none. `warn` is told what could not be taken out of
+// processes.
+Result<std::unique_ptr<InprocessProbes>> open(uint32_t columns,
+                                              std::function<void(const std::string&)> warn);
 
 // What a jump costs on this host, and how right delays are.
 Result<CalibrationRow> measure_accuracy(const std::vector<nanoseconds>& delays);

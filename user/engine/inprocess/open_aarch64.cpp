@@ -12,7 +12,7 @@ Error refusal() {
 
 } // namespace
 
-Result<std::unique_ptr<InprocessProbes>> open(std::function<void(const std::string&)>) {
+Result<std::unique_ptr<InprocessProbes>> open(uint32_t, std::function<void(const std::string&)>) {
     return refusal();
 }
 

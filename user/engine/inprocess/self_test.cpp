@@ -2,6 +2,7 @@
 #include "engine/inprocess/self_test.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -22,6 +23,12 @@ constexpr nanoseconds kLong = std::chrono::microseconds(1);
 constexpr unsigned char kFunction[] = {0x55, 0x48, 0x89, 0xe5, 0x66, 0x90, 0x5d, 0xc3};
 constexpr size_t kSite = 1; // in it, with five bytes to replace
 
+// One whose first slice, with this delay in each column, lasts for years.
+void begin_endless(Schedule& schedule, nanoseconds delay, uint32_t columns) {
+    schedule.begin(1, std::chrono::hours(24 * 365));
+    schedule.add(std::vector<nanoseconds>(columns, delay));
+}
+
 double least_disturbed(const auto& measure, int calls) {
     std::vector<double> values;
     for (int i = 0; i < kBatchCount; ++i) values.push_back(measure(calls));
@@ -38,15 +45,20 @@ Result<std::unique_ptr<SelfTest>> SelfTest::create(Table& table) {
 
 // Two functions on a page, one of them with a jump, and the region behind it.
 Result<void> SelfTest::build() {
-    const Layout shape(0, 1);
+    const Layout shape(0, 1, table_.extent());
     size_ = kPage + shape.end;
     memory_ = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory_ == MAP_FAILED) return errno_error("map code to measure", errno);
     auto* const page = static_cast<unsigned char*>(memory_);
     const auto address = reinterpret_cast<uint64_t>(page);
-    const Layout layout(address + kPage, 1);
-    if (mmap(reinterpret_cast<void*>(layout.settings), settings_bytes(), PROT_READ,
-             MAP_SHARED | MAP_FIXED, table_.fd(), 0) == MAP_FAILED)
+    const Layout layout(address + kPage, 1, table_.extent());
+    const auto map = [](uint64_t where, uint64_t size, int protection, int fd) {
+        return mmap(reinterpret_cast<void*>(where), size, protection, MAP_SHARED | MAP_FIXED, fd,
+                    0) != MAP_FAILED;
+    };
+    if (!map(layout.settings, settings_bytes(layout.extent), PROT_READ, table_.fd()) ||
+        !map(layout.common, common_bytes(layout.extent), PROT_READ | PROT_WRITE,
+             table_.common_fd()))
         return errno_error("map the settings", errno);
     auto* const plain = page;
     auto* const jumping = page + 64;
@@ -57,7 +69,9 @@ Result<void> SelfTest::build() {
                         {kFunction + kSite, 5});
     if (!made) return made.error();
     std::memcpy(jumping + kSite, made->jump.data(), made->jump.size());
-    const std::string code = region_head({}) + made->bytes;
+    const auto clock = clock_of(getpid(), table_.clock_source());
+    if (!clock) return clock.error();
+    const std::string code = region_head(layout, {}, *clock) + made->bytes;
     std::memcpy(page + kPage, code.data(), code.size());
     const ProcessWord known = kOwnCounts;
     std::memcpy(reinterpret_cast<void*>(layout.process), &known, sizeof known);
@@ -79,11 +93,17 @@ double SelfTest::cost(int calls) const {
 double SelfTest::added_ns(nanoseconds delay, int calls) {
     TargetSettings settings;
     settings.delay = delay;
-    table_.configure(kScratchTarget, settings, 0);
+    // What a hit costs in a session with a schedule includes finding its slice.
+    if (Schedule* const schedule = table_.schedule(); schedule != nullptr) {
+        settings.column = 0;
+        begin_endless(*schedule, delay, table_.extent().columns);
+    }
+    (void)table_.configure(kScratchTarget, settings, 0); // it asks for no threads
     table_.arm(true);
     ns_per_call(jumping_, kWarmUpCalls);
     const double added = cost(calls);
     table_.arm(false);
+    if (table_.schedule() != nullptr) table_.schedule()->end();
     return added;
 }
 

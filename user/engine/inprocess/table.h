@@ -4,36 +4,53 @@
 #include <sys/types.h>
 
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "engine/engine.h"
 #include "engine/inprocess/hook.h"
+#include "engine/inprocess/trampoline.h"
+#include "engine/schedule.h"
 #include "util/fd.h"
 #include "util/result.h"
 
 namespace speedbump::engine::inprocess {
 
-// The time stamp counter of this machine.
+// What hooks stamp hits by.
+enum class ClockSource : uint8_t { kTsc, kVdso };
+
+// One of these clocks against this program's own.
 struct Ticks {
+    ClockSource source = ClockSource::kTsc;
     double per_ns = 0;
     uint64_t origin_ticks = 0;
     uint64_t origin_ns = 0; // monotonic_ns()
 
     uint64_t at(uint64_t monotonic) const;
     nanoseconds duration(uint64_t ticks) const;
-    static uint64_t now();
+    uint64_t now() const;
+    // Of both clocks now, and of their pace since this was measured.
+    Ticks measured_again() const;
 };
-// kUnsupported where it is not the same on all CPUs, or stops.
-Result<Ticks> measure_ticks();
+// Of the time stamp counter where the kernel trusts it, else of the vDSO where that reads the
+// kernel's clock without a system call; kUnsupported where neither is so.
+Result<Ticks> measure_ticks(bool may_be_tsc = true);
+// The clock of a process for its hooks; kUnsupported as of vdso_clock_of().
+Result<ClockFunction> clock_of(pid_t pid, ClockSource source);
 
-// The settings that all hooks of a session read, in memory that only the loader can write. They end
-// with the loader, however it ends.
+// The settings that all hooks of a session read, in memory that only the loader can write; they end
+// with the loader, however it ends. And what hooks of all processes count together, which is
+// theirs to write: numbers for the loader and nothing else.
 class Table {
   public:
-    static Result<std::unique_ptr<Table>> create(const Ticks& ticks);
+    // `columns`: of its schedule; 0: it has none.
+    static Result<std::unique_ptr<Table>> create(const Ticks& ticks, uint32_t columns);
     ~Table();
     Table(const Table&) = delete;
     Table& operator=(const Table&) = delete;
@@ -41,19 +58,33 @@ class Table {
     // Until then no delay can be armed. Starts a thread, whose end the kernel tells the hooks.
     Result<void> own();
     int fd() const { return fd_.get(); }
+    int common_fd() const { return common_fd_.get(); }
     ino_t inode() const { return inode_; }
+    const Extent& extent() const { return extent_; }
+    ClockSource clock_source() const { return ticks_.source; }
     HookSettings& settings() { return *static_cast<HookSettings*>(memory_); }
     HookTarget* targets() { return reinterpret_cast<HookTarget*>(&settings() + 1); }
 
     void arm(bool armed);
-    void configure(uint32_t target, const TargetSettings& settings, uint64_t armed_at_ns);
+    // kUnsupported: its `thread` is one too many.
+    Result<void> configure(uint32_t target, const TargetSettings& settings, uint64_t armed_at_ns);
+    // Has hooks go by the monotonic clock as it is now: it is made faster and slower (NTP).
+    void set_clock();
+    Schedule* schedule() { return schedule_.get(); } // nullptr: no columns
 
   private:
     Table() = default;
+    Result<void> map();
+    Result<uint64_t> thread_number(const std::optional<targets::Pattern>& thread);
+
     Ticks ticks_;
-    Fd fd_;
+    std::vector<std::string> threads_; // the globs of those
+    Extent extent_;
+    Fd fd_, common_fd_;
     ino_t inode_ = 0;
     void* memory_ = nullptr;
+    const std::byte* common_ = nullptr;
+    std::unique_ptr<Schedule> schedule_; // in `memory_`
     std::thread owner_;
     std::mutex mutex_;
     std::condition_variable changed_;

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: MIT
 #include <fstream>
 #include <string>
+#include <string_view>
 
 #include "engine/inprocess/table.h"
+#include "engine/inprocess/vdso.h"
 #include "util/clock.h"
+#include "util/proc.h"
 
 namespace speedbump::engine::inprocess {
 namespace {
 
 // Long enough that the time between reading one clock and the other doesn't matter.
 constexpr uint64_t kMeasuredNs = 40'000'000;
+
+constexpr std::string_view kClockSources = "/sys/devices/system/clocksource/clocksource0/";
 
 struct Moment {
     uint64_t ticks = 0;
@@ -21,9 +26,9 @@ Moment moment() {
     Moment best;
     uint64_t shortest = UINT64_MAX;
     for (int i = 0; i < 64; ++i) {
-        const uint64_t before = Ticks::now();
+        const uint64_t before = __builtin_ia32_rdtsc();
         const uint64_t ns = monotonic_ns();
-        const uint64_t after = Ticks::now();
+        const uint64_t after = __builtin_ia32_rdtsc();
         if (after - before >= shortest) continue;
         shortest = after - before;
         best = {before + (after - before) / 2, ns};
@@ -31,7 +36,7 @@ Moment moment() {
     return best;
 }
 
-bool is_listed(const char* file, const std::string& field, const std::string& word) {
+bool is_listed(const std::string& file, const std::string& field, const std::string& word) {
     std::ifstream lines(file);
     for (std::string line; std::getline(lines, line);) {
         if (!line.starts_with(field)) continue;
@@ -40,36 +45,64 @@ bool is_listed(const char* file, const std::string& field, const std::string& wo
     return false;
 }
 
-} // namespace
-
-uint64_t Ticks::now() {
-    return __builtin_ia32_rdtsc();
+Ticks between(const Moment& first, const Moment& last) {
+    return {ClockSource::kTsc,
+            static_cast<double>(last.ticks - first.ticks) / static_cast<double>(last.ns - first.ns),
+            last.ticks, last.ns};
 }
 
-Result<Ticks> measure_ticks() {
-    constexpr const char* kSources =
-        "/sys/devices/system/clocksource/clocksource0/available_clocksource";
-    for (const char* flag : {"constant_tsc", "nonstop_tsc"})
-        if (!is_listed("/proc/cpuinfo", "flags", flag))
-            return make_error(ErrorKind::kUnsupported,
-                              std::string("the time stamp counter of this processor can't be used: "
-                                          "it is not ") +
-                                  flag)
-                .with_hint("use --engine=bpf");
-    if (!is_listed(kSources, "", "tsc"))
-        return make_error(ErrorKind::kUnsupported,
-                          "the kernel has found the time stamp counter of this machine unstable")
-            .with_hint("use --engine=bpf");
+Ticks measure_tsc() {
     const Moment first = moment();
     while (monotonic_ns() < first.ns + kMeasuredNs) {
     }
-    const Moment last = moment();
-    Ticks ticks;
-    ticks.per_ns =
-        static_cast<double>(last.ticks - first.ticks) / static_cast<double>(last.ns - first.ns);
-    ticks.origin_ticks = last.ticks;
-    ticks.origin_ns = last.ns;
-    return ticks;
+    return between(first, moment());
+}
+
+// Its ticks are what they are measured by.
+Ticks ticks_of_vdso() {
+    const uint64_t now = monotonic_ns();
+    return {ClockSource::kVdso, 1, on_host_clock(now), now};
+}
+
+// Why hooks can't go by the time stamp counter; empty when they can.
+std::string unfit_tsc() {
+    for (const char* flag : {"constant_tsc", "nonstop_tsc"})
+        if (!is_listed("/proc/cpuinfo", "flags", flag))
+            return std::string(
+                       "the time stamp counter of this processor can't be used: it is not ") +
+                   flag;
+    if (!is_listed(std::string(kClockSources) + "available_clocksource", "", "tsc"))
+        return "the kernel has found the time stamp counter of this machine unstable";
+    return "";
+}
+
+} // namespace
+
+uint64_t Ticks::now() const {
+    return source == ClockSource::kTsc ? __builtin_ia32_rdtsc() : on_host_clock(monotonic_ns());
+}
+
+Ticks Ticks::measured_again() const {
+    if (source == ClockSource::kVdso) return ticks_of_vdso();
+    const Moment now = moment();
+    return now.ns > origin_ns ? between({origin_ticks, origin_ns}, now) : *this;
+}
+
+Result<Ticks> measure_ticks(bool may_be_tsc) {
+    const std::string reason =
+        may_be_tsc ? unfit_tsc() : "the time stamp counter is declared absent";
+    if (reason.empty()) return measure_tsc();
+    if (vdso_reads_clock()) return ticks_of_vdso();
+    std::string clock = read_proc(std::string(kClockSources) + "current_clocksource");
+    while (!clock.empty() && clock.back() == '\n') clock.pop_back();
+    return make_error(ErrorKind::kUnsupported, reason + ", and the kernel's clock (" + clock +
+                                                   ") takes a system call to read")
+        .with_hint("use --engine=bpf");
+}
+
+Result<ClockFunction> clock_of(pid_t pid, ClockSource source) {
+    if (source == ClockSource::kTsc) return ClockFunction{};
+    return vdso_clock_of(pid);
 }
 
 } // namespace speedbump::engine::inprocess

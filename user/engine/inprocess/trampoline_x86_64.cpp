@@ -4,18 +4,20 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "abi.h"
 #include "elf/moved_code.h"
-#include "sb_common.h"
 
 namespace speedbump::engine::inprocess {
 namespace {
 
 constexpr uint64_t kPage = 4096;
 constexpr unsigned kCall = 0xe8, kJump = 0xe9;
-constexpr size_t kHookOffset = 64; // after the identity
-constexpr size_t kSitesOffset = 2048;
+constexpr size_t kRegionOffset = sizeof(Identity);
+constexpr size_t kHookOffset = 96;
+static_assert(kRegionOffset + sizeof(HookRegion) <= kHookOffset);
+constexpr size_t kSitesOffset = 8192;
 // Of one: the trampoline, and behind it its HookSite.
-constexpr size_t kSiteSize = 192;
+constexpr size_t kSiteSize = 256;
 constexpr size_t kHookSiteOffset = kSiteSize - sizeof(HookSite);
 
 uint64_t in_pages(uint64_t size) {
@@ -56,13 +58,24 @@ class Emitter {
     bool is_in_reach_ = true;
 };
 
+// A call of the hook's with its HookSite. The address to which it has returned would look as if
+// somebody were to come back.
+void emit_hook(Emitter& code, uint64_t hook_site, uint64_t function) {
+    code.bytes({0x48, 0x8d, 0x3d}); // lea site(%rip),%rdi
+    code.distance_to(hook_site);
+    code.bytes({0xe8}); // call
+    code.distance_to(function);
+    code.bytes({0x48, 0xc7, 0x44, 0x24, 0xf8, 0, 0, 0, 0}); // movq $0,-8(%rsp)
+}
+
 // All that the hook may change is kept: the registers that a callee need not, the flags, and what
 // lies below the stack pointer. Not the vector registers, which it does not use.
-void emit_call(Emitter& code, uint64_t settings, uint64_t hook_site, uint64_t hook) {
+void emit_call(Emitter& code, const Layout& layout, uint64_t hook_site, bool is_filtered) {
+    const HookCode hook = hook_code();
     code.bytes({0x48, 0x8d, 0x64, 0x24, 0x80}); // lea -128(%rsp),%rsp
     code.bytes({0x51});                         // push %rcx
     code.bytes({0x8b, 0x0d});                   // mov armed(%rip),%ecx
-    code.distance_to(settings + offsetof(HookSettings, armed));
+    code.distance_to(layout.settings + offsetof(HookSettings, armed));
     code.bytes({0x67, 0xe3}); // jecxz out
     const size_t to_end = code.short_jump();
     code.bytes({0x50});                                           // push %rax
@@ -70,10 +83,14 @@ void emit_call(Emitter& code, uint64_t settings, uint64_t hook_site, uint64_t ho
     code.bytes({0x0f, 0x90, 0xc0});                               // seto %al
     code.bytes({0x50, 0x52, 0x56, 0x57});                         // push %rax, %rdx, %rsi, %rdi
     code.bytes({0x41, 0x50, 0x41, 0x51, 0x41, 0x52, 0x41, 0x53}); // push %r8 to %r11
-    code.bytes({0x48, 0x8d, 0x3d});                               // lea site(%rip),%rdi
-    code.distance_to(hook_site);
-    code.bytes({0xe8}); // call
-    code.distance_to(hook);
+    size_t to_restore = 0;
+    if (is_filtered) {
+        emit_hook(code, hook_site, layout.code + kHookOffset + hook.filter);
+        code.bytes({0x84, 0xc0, 0x74}); // test %al,%al; jz
+        to_restore = code.short_jump();
+    }
+    emit_hook(code, hook_site, layout.code + kHookOffset + hook.entry);
+    if (is_filtered) code.lands_here(to_restore);
     code.bytes({0x41, 0x5b, 0x41, 0x5a, 0x41, 0x59, 0x41, 0x58}); // pop %r11 to %r8
     code.bytes({0x5f, 0x5e, 0x5a, 0x58});                         // pop %rdi, %rsi, %rdx, %rax
     code.bytes({0x04, 0x7f}); // add $0x7f,%al: the overflow flag
@@ -86,15 +103,22 @@ void emit_call(Emitter& code, uint64_t settings, uint64_t hook_site, uint64_t ho
 
 } // namespace
 
-Layout::Layout(uint64_t address, size_t site_count) : code(address) {
-    settings = code + in_pages(kSitesOffset + site_count * kSiteSize);
-    process = settings + in_pages(settings_bytes());
+Layout::Layout(uint64_t address, size_t site_count, const Extent& of, const CallerTables& callers_)
+    : code(address), extent(of), tables(callers_) {
+    callers = trampoline(site_count);
+    settings = code + in_pages(callers_of(tables.count) - code);
+    process = settings + in_pages(settings_bytes(extent));
     counts = process + kPage;
-    end = counts + in_pages(counts_bytes(site_count));
+    common = counts + in_pages(counts_bytes(site_count));
+    end = common + in_pages(common_bytes(extent));
 }
 
 uint64_t Layout::trampoline(size_t site) const {
     return code + kSitesOffset + site * kSiteSize;
+}
+
+uint64_t Layout::callers_of(size_t table) const {
+    return callers + table * (sizeof(HookCallers) + 2 * tables.capacity * sizeof(HookRange));
 }
 
 uint64_t Layout::counts_of(size_t site) const {
@@ -105,29 +129,62 @@ uint64_t Layout::target(uint32_t number) const {
     return settings + sizeof(HookSettings) + number * sizeof(HookTarget);
 }
 
-uint64_t settings_bytes() {
+uint64_t Layout::turn(uint32_t target) const {
+    return common + target * sizeof(sb_turn);
+}
+
+uint64_t threads_offset() {
     return sizeof(HookSettings) + SB_MAX_TARGETS * sizeof(HookTarget);
+}
+
+uint64_t schedule_offset() {
+    return threads_offset() + kMaxThreads * sizeof(HookThread);
+}
+
+uint64_t settings_bytes(const Extent& extent) {
+    const uint64_t doses = uint64_t{SB_RING_SLICES} * extent.columns * sizeof(uint64_t);
+    return schedule_offset() + (extent.columns != 0 ? sizeof(sb_schedule) + doses : 0);
 }
 
 uint64_t counts_bytes(size_t site_count) {
     return site_count * kCountsPerSite * sizeof(HookCounts);
 }
 
-std::string region_head(const Identity& identity) {
+uint64_t slices_offset() {
+    return SB_MAX_TARGETS * sizeof(sb_turn);
+}
+
+uint64_t common_bytes(const Extent& extent) {
+    const uint64_t ring = uint64_t{SB_RING_SLICES} * extent.columns * sizeof(sb_slice_counts);
+    return slices_offset() + extent.rings * ring;
+}
+
+std::string region_head(const Layout& layout, const Identity& identity,
+                        const ClockFunction& clock) {
     const HookCode hook = hook_code();
     std::string head(kSitesOffset, '\xcc');
     if (hook.size > kSitesOffset - kHookOffset) return {};
+    const Extent& extent = layout.extent;
+    const HookRegion region{layout.settings,
+                            layout.process,
+                            extent.columns != 0 ? layout.settings + schedule_offset() : 0,
+                            layout.common + slices_offset(),
+                            extent.columns,
+                            extent.rings - 1,
+                            clock,
+                            layout.settings + threads_offset()};
     std::memcpy(head.data(), identity.data(), identity.size());
+    std::memcpy(head.data() + kRegionOffset, &region, sizeof region);
     std::memcpy(head.data() + kHookOffset, hook.data, hook.size);
     return head;
 }
 
 Result<Trampoline> make_trampoline(const Layout& layout, size_t number, uint32_t target,
-                                   uint64_t site, std::basic_string_view<unsigned char> range) {
+                                   uint64_t site, std::basic_string_view<unsigned char> range,
+                                   const Filter& filter) {
     const uint64_t address = layout.trampoline(number);
     Emitter code(address);
-    emit_call(code, layout.settings, address + kHookSiteOffset,
-              layout.code + kHookOffset + hook_code().entry);
+    emit_call(code, layout, address + kHookSiteOffset, filter.is_asked);
     Trampoline made;
     made.copy = code.here();
     const auto moved = elf::move_range(range, site, made.copy);
@@ -147,8 +204,14 @@ Result<Trampoline> make_trampoline(const Layout& layout, size_t number, uint32_t
     if (made.bytes.size() > kHookSiteOffset)
         return make_error(ErrorKind::kUnsupported, "its instructions are too long");
     made.bytes.resize(kHookSiteOffset, '\xcc');
-    const HookSite hook_site{layout.settings, layout.target(target), layout.process,
-                             layout.counts_of(number)};
+    // A call that leads here has lowered the stack pointer itself.
+    const uint64_t distance = filter.return_distance + (range[0] == kCall ? sizeof(uint64_t) : 0);
+    const HookSite hook_site{layout.code + kRegionOffset,
+                             layout.target(target),
+                             layout.counts_of(number),
+                             layout.turn(target),
+                             filter.callers ? layout.callers_of(*filter.callers) : 0,
+                             distance};
     made.bytes.append(reinterpret_cast<const char*>(&hook_site), sizeof hook_site);
     return made;
 }

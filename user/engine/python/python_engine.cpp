@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <exception>
@@ -37,7 +38,7 @@ constexpr size_t kLongTargets = 32768; // JSON may double it
 constexpr milliseconds kReadyTimeout{10000};
 constexpr milliseconds kDestructorTimeout{1000};
 constexpr milliseconds kLeaveTimeout{2000};
-constexpr size_t kParallel = 8;
+constexpr size_t kParallel = 16;
 constexpr size_t kPacketsAtOnce = 64; // of one process
 constexpr size_t kMaxFunctions = size_t{1} << 20;
 constexpr size_t kMaxListBytes = size_t{256} << 20;
@@ -49,6 +50,7 @@ struct PythonEngine::Hooked {
     PythonAttachment attachment;
     Fd channel;
     uint64_t grouping = 0;
+    bool looks_later = false;
 };
 
 PythonEngine::PythonEngine(PythonSession session, std::vector<std::string> directories)
@@ -89,13 +91,15 @@ Result<void> PythonEngine::watch(int fd, pid_t pid) {
 }
 
 // The number of the grouping that it was told of.
-Result<uint64_t> PythonEngine::begin(pid_t pid, int channel, uint64_t roots) const {
+Result<uint64_t> PythonEngine::begin(const Request& request, int channel) const {
+    const pid_t pid = request.pid;
     json message = {{"op", "begin"},
                     {"session", session_.identity},
                     {"lines", session_.lines},
-                    {"roots", roots},
+                    {"roots", request.roots},
                     {"pid_namespace", process::pid_namespace_of(pid)},
                     {"clock_offset_ns", process::monotonic_offset_of(pid)}};
+    if (request.looks_later) message["look"] = "later";
     std::vector<int> descriptors;
     if (session_.settings >= 0) descriptors = {session_.settings, session_.counters};
     if (long_targets_.valid())
@@ -183,9 +187,9 @@ Result<std::vector<PythonMatch>> list_python_functions(pid_t pid,
     }
 }
 
-Result<PythonEngine::Hooked> PythonEngine::hook(pid_t pid, uint64_t roots,
-                                                inject::InjectOptions options) const {
-    Result<inject::Injection> injection = enter(pid, directories_, std::move(options));
+Result<PythonEngine::Hooked> PythonEngine::hook(const Request& request) const {
+    const pid_t pid = request.pid;
+    Result<inject::Injection> injection = enter(pid, directories_, request.options);
     if (!injection) return std::move(injection.error());
     Hooked hooked;
     hooked.channel = std::move(injection->channel);
@@ -193,9 +197,10 @@ Result<PythonEngine::Hooked> PythonEngine::hook(pid_t pid, uint64_t roots,
     attachment.process = pid;
     attachment.interpreter = injection->interpreter;
     attachment.timing = injection->timing;
-    Result<uint64_t> begun = begin(pid, hooked.channel.get(), roots);
+    Result<uint64_t> begun = begin(request, hooked.channel.get());
     if (!begun) return std::move(begun.error()).with_context(fmt::format("process {}", pid));
     hooked.grouping = *begun;
+    hooked.looks_later = request.looks_later;
     if (!wait_readable(hooked.channel.get(), Clock::now() + kReadyTimeout))
         return make_error(ErrorKind::kTimeout,
                           fmt::format("process {}: the core was not ready after {} ms", pid,
@@ -222,7 +227,7 @@ Result<PythonEngine::Hooked> PythonEngine::hook(pid_t pid, uint64_t roots,
 // hook() on whatever thread: an exception (no memory, no thread, no descriptor) is its result.
 Result<PythonEngine::Hooked> PythonEngine::try_hook(const Request& request) const {
     try {
-        return hook(request.pid, request.roots, request.options);
+        return hook(request);
     } catch (const std::exception& problem) {
         return make_error(ErrorKind::kIo,
                           fmt::format("process {}: {}", request.pid, problem.what()));
@@ -254,6 +259,8 @@ Result<PythonAttachment> PythonEngine::adopt(Result<Hooked> hooked) {
     for (int fd : {process.channel.get(), process.pid_fd.get()})
         if (auto watched = watch(fd, pid); !watched) return std::move(watched).error();
     process.grouping = hooked->grouping;
+    // One that inherited its hooks has its parent's functions.
+    if (hooked->looks_later && !hooked->attachment.inherited) process.look = Process::Look::kWanted;
     // It was on its way while the others were told.
     if (process.grouping != grouping_) send_groups(process);
     processes_[pid] = std::move(process);
@@ -264,37 +271,38 @@ Result<PythonAttachment> PythonEngine::attach(pid_t pid, uint64_t roots,
                                               const inject::InjectOptions& options) {
     if (processes_.count(pid) != 0)
         return make_error(ErrorKind::kInvalid, fmt::format("process {} is attached already", pid));
-    return adopt(try_hook({pid, roots, options}));
+    return adopt(try_hook({pid, roots, options, false}));
 }
 
 std::vector<Result<PythonAttachment>> PythonEngine::attach(std::span<const pid_t> pids,
                                                            uint64_t roots,
                                                            const inject::InjectOptions& options) {
-    std::vector<Result<PythonAttachment>> results;
-    for (size_t first = 0; first < pids.size(); first += kParallel) {
-        size_t count = std::min(kParallel, pids.size() - first);
-        std::vector<std::optional<Result<Hooked>>> hooked(count);
-        std::vector<std::thread> threads;
-        for (size_t i = 0; i < count; ++i) {
-            pid_t pid = pids[first + i];
-            if (processes_.count(pid) != 0) {
+    std::vector<std::optional<Result<Hooked>>> hooked(pids.size());
+    std::atomic<size_t> next = 0;
+    // What takes time is mostly waiting for a process, so there are more threads than CPUs.
+    const auto take_turns = [&] {
+        for (size_t i = next++; i < pids.size(); i = next++) {
+            const pid_t pid = pids[i];
+            if (processes_.count(pid) != 0)
                 hooked[i] = make_error(ErrorKind::kInvalid,
                                        fmt::format("process {} is attached already", pid));
-                continue;
-            }
-            threads.push_back(thread_for([&, i, pid] {
-                hooked[i] = try_hook({pid, roots, options});
-            }));
+            else
+                hooked[i] = try_hook({pid, roots, options, true});
         }
-        for (std::thread& thread : threads)
-            if (thread.joinable()) thread.join();
-        for (size_t i = 0; i < count; ++i) results.push_back(adopt(std::move(*hooked[i])));
-    }
+    };
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < std::min(kParallel, pids.size()); ++i)
+        threads.push_back(thread_for(take_turns));
+    for (std::thread& thread : threads)
+        if (thread.joinable()) thread.join();
+    std::vector<Result<PythonAttachment>> results;
+    for (std::optional<Result<Hooked>>& one : hooked) results.push_back(adopt(std::move(*one)));
+    start_looks();
     return results;
 }
 
 void PythonEngine::begin_attach(pid_t pid, uint64_t roots, const inject::InjectOptions& options) {
-    requests_.push_back({pid, roots, options});
+    requests_.push_back({pid, roots, options, true});
     start_workers();
 }
 
@@ -326,6 +334,7 @@ void PythonEngine::take_outcomes(std::vector<PythonEvent>& events) {
         events.push_back({PythonEvent::Kind::kOutcome, pid, {}, {}, adopt(std::move(hooked))});
     }
     start_workers();
+    start_looks();
 }
 
 void PythonEngine::forget(pid_t pid) {
@@ -341,6 +350,7 @@ bool PythonEngine::handle(pid_t pid, const std::string& packet, std::vector<Pyth
         process.not_grouped = std::move(message.reason);
         process.held = message.held;
     }
+    if (message.op == "looked") take_looked(processes_.at(pid), message.modules, message.more);
     if (message.op == "matched")
         events.push_back({PythonEvent::Kind::kMatched, pid, std::move(message.matches), {}});
     if (message.op != "gone" && message.op != "error") return true;
@@ -381,6 +391,7 @@ std::vector<PythonEvent> PythonEngine::poll() {
             forget(pid);
         }
     }
+    start_looks();
     return events;
 }
 

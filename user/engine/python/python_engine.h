@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -91,6 +92,12 @@ class PythonEngine {
     // may be begun again before.
     void begin_attach(pid_t pid, uint64_t roots, const inject::InjectOptions& options);
 
+    // Whether a process has still to tell which functions it has. Those that were attached
+    // together, or by begin_attach(), look at their functions once their hooks are in, which slow
+    // them before; poll() has them begin, one after the other, so that each leaves out the modules
+    // that others have told of; it is to be called again and again meanwhile.
+    bool is_looking() const;
+
     // Has the functions of some lines told apart in all processes, attached now or later. kTimeout:
     // a process has not said in time that it does; the others do.
     Result<void> regroup(const Regrouping& regrouping, std::chrono::milliseconds timeout);
@@ -113,18 +120,24 @@ class PythonEngine {
         uint64_t grouping = 0;            // the number of what it was told last, and has said to do
         std::string not_grouped;          // why it could not
         std::chrono::nanoseconds held{0}; // its interpreter lock, for it
+        enum class Look { kDone, kWanted, kUnderWay } look = Look::kDone;
+        std::chrono::steady_clock::time_point look_begun{};
     };
     struct Hooked; // an attachment with its channel
     struct Request {
         pid_t pid;
         uint64_t roots;
         inject::InjectOptions options;
+        bool looks_later = true;
     };
     PythonEngine(PythonSession session, std::vector<std::string> directories);
-    Result<Hooked> hook(pid_t pid, uint64_t roots, inject::InjectOptions options) const;
+    Result<Hooked> hook(const Request& request) const;
     Result<Hooked> try_hook(const Request& request) const;
     Result<PythonAttachment> adopt(Result<Hooked> hooked);
-    Result<uint64_t> begin(pid_t pid, int channel, uint64_t roots) const;
+    Result<uint64_t> begin(const Request& request, int channel) const;
+    void start_looks();
+    int send_look(const Process& process); // 0, or an errno
+    void take_looked(Process& process, const std::vector<uint64_t>& modules, bool more);
     int send_groups(const Process& process) const; // 0, or an errno
     Result<void> wait_grouped(pid_t pid, std::chrono::steady_clock::time_point deadline);
     bool handle(pid_t pid, const std::string& packet, std::vector<PythonEvent>& events);
@@ -139,7 +152,10 @@ class PythonEngine {
     Fd epoll_;
     Fd long_targets_; // memfd of the text when it is too long for a packet
     std::map<pid_t, Process> processes_;
-    std::vector<PythonEvent> events_; // that came while nobody polled
+    std::vector<PythonEvent> events_;  // that came while nobody polled
+    std::set<uint64_t> known_modules_; // of which a process has told all functions
+    Fd known_file_;                    // the text of so many of them
+    size_t known_in_file_ = 0;
 
     // begin_attach(): one thread each, a few at a time.
     std::deque<Request> requests_;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "engine/python/python_matches.h"
 
+#include <fmt/format.h>
+
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -17,11 +20,15 @@ size_t PythonMatches::add(std::vector<PythonMatch> matches) {
             }
             bytes += text->size();
         }
+        const size_t hash = std::hash<std::string>()(
+            fmt::format("{} {} {} {}", match.line, match.module, match.name, match.file));
+        if (known_.contains(hash)) continue;
         Kept& kept = kept_[match.process];
         if (kept.matches == kMaxOfProcess || kept.bytes + bytes > kMaxBytesOfProcess) {
             ++refused;
             continue;
         }
+        known_.insert(hash);
         ++kept.matches;
         kept.bytes += bytes;
         all_.push_back(std::move(match));

@@ -94,6 +94,10 @@ PythonPacket read_packet(pid_t process, std::string_view packet) {
     if (message.contains("number")) result.number = number_in(message, "number");
     result.inherited = is_true(message, "inherited");
     result.from_start = is_true(message, "from_start");
+    result.more = is_true(message, "more");
+    if (const auto keys = message.find("modules"); keys != message.end() && keys->is_array())
+        for (const json& key : *keys)
+            if (key.is_number_unsigned()) result.modules.push_back(key.get<uint64_t>());
     return result;
 }
 

@@ -26,6 +26,8 @@ struct PythonPacket {
     std::chrono::nanoseconds held{0};          // of "grouped", at most kMaxHookOverhead
     bool inherited = false;
     bool from_start = false;
+    std::vector<uint64_t> modules; // of "looked"
+    bool more = false;             // of "looked"
 };
 
 inline constexpr std::chrono::nanoseconds kMaxHookOverhead = std::chrono::seconds(1);

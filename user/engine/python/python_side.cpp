@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/python/cores.h"
+#include "util/channel.h"
 
 namespace speedbump::engine {
 
@@ -18,6 +19,8 @@ constexpr auto kRetryFirst = std::chrono::milliseconds(20);
 constexpr auto kRetryLongest = std::chrono::milliseconds(500);
 constexpr auto kRetryFor = std::chrono::seconds(10);
 constexpr auto kDetachTimeout = std::chrono::milliseconds(2000);
+constexpr auto kLooksTimeout = std::chrono::milliseconds(5000);
+constexpr auto kLooksAgain = std::chrono::milliseconds(20);
 constexpr auto kRegroupTimeout = std::chrono::milliseconds(5000);
 
 bool is_python_target(const targets::TargetLine& line) {
@@ -120,6 +123,16 @@ void PythonSide::attach(const std::vector<std::pair<pid_t, uint64_t>>& processes
     for (const auto& [roots, pids] : waited_for) {
         auto outcomes = engine_->attach(pids, roots);
         for (size_t i = 0; i < pids.size(); ++i) take_outcome(pids[i], std::move(outcomes[i]));
+    }
+    if (!waited_for.empty()) wait_for_looks();
+}
+
+// What a process has not told in time it tells later; its functions are slowed all the same.
+void PythonSide::wait_for_looks() {
+    const Clock::time_point deadline = Clock::now() + kLooksTimeout;
+    while (engine_->is_looking() && Clock::now() < deadline) {
+        wait_readable(engine_->fd(), std::min(deadline, Clock::now() + kLooksAgain));
+        take_events();
     }
 }
 
@@ -230,7 +243,8 @@ void PythonSide::handle_events() {
 }
 
 Clock::duration PythonSide::longest_sleep() const {
-    Clock::duration sleep = std::chrono::hours(1);
+    Clock::duration sleep =
+        engine_->is_looking() ? kLooksAgain : Clock::duration(std::chrono::hours(1));
     for (const auto& [pid, attempt] : attempts_)
         if (attempt.next != Clock::time_point::max())
             sleep = std::min(sleep, std::max<Clock::duration>(attempt.next - Clock::now(),

@@ -94,6 +94,7 @@ class PythonSide {
     void begin(pid_t pid, Attempt& attempt);
     void take_outcome(pid_t pid, Result<PythonAttachment> outcome);
     void take_events();
+    void wait_for_looks();
     void record(std::vector<PythonMatch> matches);
 
     std::function<void(const std::string&)> warn_;

@@ -26,6 +26,10 @@ Result<Fd> sealed_text(const char* name, const std::string& text) {
     return file;
 }
 
+std::string text_of(const std::set<uint64_t>& modules) {
+    return nlohmann::json(modules).dump();
+}
+
 std::string text_of(const Regrouping& regrouping) {
     using nlohmann::json;
     json groups = json::array();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstdint>
+#include <set>
 #include <string>
 
 #include "engine/engine.h"
@@ -16,5 +18,6 @@ Result<Fd> sealed_text(const char* name, const std::string& text);
 
 // What a "groups" packet is about.
 std::string text_of(const Regrouping& regrouping);
+std::string text_of(const std::set<uint64_t>& modules); // of a "look" packet
 
 } // namespace speedbump::engine

@@ -2,16 +2,24 @@
 #include "experiment/model/effects.h"
 
 #include <algorithm>
+#include <boost/math/distributions/students_t.hpp>
 #include <cmath>
+#include <utility>
+
+#include "experiment/model/limit.h"
 
 namespace speedbump::experiment {
 
 namespace {
 
 constexpr size_t kSlackSteps = 120;
-constexpr double kHingeGain = 9.21;    // chi square, 1 % with 2 degrees of freedom
-constexpr double kSlackGain = 3.84;    // chi square, 5 % with 1 degree of freedom
+constexpr double kHingeChance = 0.01;  // that a line looks like a hinge
+constexpr double kSlackChance = 0.05;  // that a slack looks as if it were not the true one
 constexpr double kCurvedGain = 9;      // chi square: three standard errors
+constexpr double kBendChance = 0.05;   // that noise looks like a bend, of any target of a run
+constexpr double kAnewChance = 0.01;   // and so much like one that it is begun anew, at one look
+constexpr double kUnseen = 0.3;        // standard errors: bias by bends that are too small to see
+constexpr size_t kLeastStraight = 3;   // level: below it nothing would be told
 constexpr double kSafely = 4.5;        // standard errors: a wrong "hidden" is the worst answer
 constexpr double kCallErrors = 3;      // a slack below as many may be an error of the call's cost
 constexpr double kSaysNothing = 0.5;   // half width
@@ -24,21 +32,29 @@ struct Doses {
     Matrix value{0, 1};
     Matrix covariance{0, 0};
     double freedom = 0;
+    double pooled = 0; // freedom of what their noise was told from, all of them together
 };
 
-Doses doses_of(const Regression& regression, size_t target) {
+// Up to a level; the smallest dose where there is none.
+Doses doses_of(const Regression& regression, size_t target, size_t level) {
     std::vector<size_t> members;
-    for (size_t cell = 0; cell < regression.cells.size(); ++cell)
-        if (regression.cells[cell].target == target) members.push_back(cell);
     Doses doses;
+    for (size_t cell = 0; cell < regression.cells.size(); ++cell) {
+        if (regression.cells[cell].target != target) continue;
+        doses.pooled += static_cast<double>(regression.cells[cell].blocks);
+        if (members.empty() || regression.cells[cell].level <= level) members.push_back(cell);
+    }
+    doses.pooled -= 1;
     doses.value = Matrix(members.size(), 1);
     doses.covariance = Matrix(members.size(), members.size());
-    doses.freedom = static_cast<double>(regression.blocks - 1);
     for (size_t a = 0; a < members.size(); ++a) {
         doses.per_call.push_back(regression.cells[members[a]].per_call);
         doses.value(a, 0) = regression.cells[members[a]].criticality;
+        const auto blocks = static_cast<double>(regression.cells[members[a]].blocks);
+        doses.freedom = std::max(doses.freedom, blocks - 1);
         for (size_t b = 0; b < members.size(); ++b)
-            doses.covariance(a, b) = regression.covariance(members[a], members[b]);
+            doses.covariance(a, b) =
+                (1 + kUnseen * kUnseen) * regression.covariance(members[a], members[b]);
     }
     return doses;
 }
@@ -90,11 +106,25 @@ std::vector<double> hinge(const Doses& doses, double slack) {
     return shape;
 }
 
+// How much better a fit with one parameter more is by chance, its noise being told from so few
+// blocks: Student's t, squared. With two parameters more it is twice Fisher's F.
+double gain_of_one(double chance, double freedom) {
+    if (!(freedom > 0)) return INFINITY;
+    const boost::math::students_t distribution(freedom);
+    const double t = boost::math::quantile(boost::math::complement(distribution, chance / 2));
+    return t * t;
+}
+
+double gain_of_two(double chance, double freedom) {
+    if (!(freedom > 0)) return INFINITY;
+    return freedom * (std::pow(chance, -2 / freedom) - 1);
+}
+
 // From a quarter of the smallest dose to near the largest, in equal ratios.
 double slack_at(const Doses& doses, size_t step) {
     const auto [smallest, largest] =
         std::minmax_element(doses.per_call.begin(), doses.per_call.end());
-    const double low = *smallest / 4, high = *largest * 0.9;
+    const double low = std::min(*smallest, *largest * kSmallDose) / 4, high = *largest * 0.9;
     return low * std::pow(high / low, static_cast<double>(step) / kSlackSteps);
 }
 
@@ -144,8 +174,9 @@ HingeFit best_hinge(const Doses& doses, const Matrix& precision) {
         best.slack = slack_at(doses, step);
     }
     best.interval = {best.slack, best.slack};
+    const double gain = gain_of_one(kSlackChance, doses.pooled);
     for (size_t step = 0; step <= kSlackSteps; ++step) {
-        if (fits[step].k <= 0 || fits[step].chi_square > best.fit.chi_square + kSlackGain) continue;
+        if (fits[step].k <= 0 || fits[step].chi_square > best.fit.chi_square + gain) continue;
         best.interval.low = std::min(best.interval.low, slack_at(doses, step));
         best.interval.high = std::max(best.interval.high, slack_at(doses, step));
     }
@@ -170,6 +201,7 @@ Doses up_to(const Doses& doses, double max) {
         if (doses.per_call[dose] <= max) kept.push_back(dose);
     Doses result;
     result.freedom = doses.freedom;
+    result.pooled = doses.pooled;
     result.value = Matrix(kept.size(), 1);
     result.covariance = Matrix(kept.size(), kept.size());
     for (size_t a = 0; a < kept.size(); ++a) {
@@ -215,6 +247,38 @@ void reach_to_none(Estimate& criticality) {
     }
 }
 
+// What a dose of the least slack does with any slack, none too, that the doses allow: as far as the
+// likelihood of all slacks and criticalities together reaches.
+Interval allowed(const Doses& doses, const Matrix& precision, double least_slack, double chance) {
+    std::vector<std::pair<double, Fit>> fits = {{0, fit(doses, precision, straight(doses))}};
+    for (size_t step = 0; step <= kSlackSteps; ++step) {
+        const double slack = slack_at(doses, step);
+        const Fit bent = fit(doses, precision, hinge(doses, slack));
+        if (bent.k > 0) fits.emplace_back(slack, bent);
+    }
+    double best = INFINITY;
+    for (const auto& [slack, one] : fits) best = std::min(best, one.chi_square);
+    const double gain = gain_of_one(chance, doses.pooled);
+    Interval interval{INFINITY, -INFINITY};
+    for (const auto& [slack, one] : fits) {
+        double left = gain - (one.chi_square - best);
+        if (slack == 0) left = std::max(left, 0.0); // only a hinge that is found rules the line out
+        if (left < 0) continue;
+        const double share = std::max(0.0, 1 - slack / least_slack);
+        const double reach = std::sqrt(left * one.variance);
+        interval.low = std::min(interval.low, share * (one.k - reach));
+        interval.high = std::max(interval.high, share * (one.k + reach));
+    }
+    return interval;
+}
+
+// Where a slack is the rule a line is not taken for granted because it fits as well.
+void allow_slacks(Effect& effect, const Doses& doses, const Matrix& precision) {
+    Estimate& k = effect.criticality;
+    k.interval = allowed(doses, precision, effect.least_slack, kSlackChance);
+    k.wide = allowed(doses, precision, effect.least_slack, kMattersP);
+}
+
 Finding judge(const Effect& effect, const EffectLimits& limits, bool may_be_hinge) {
     const Estimate& k = effect.criticality;
     if (!(k.interval.half_width() < kSaysNothing)) return Finding::kSilent;
@@ -223,35 +287,93 @@ Finding judge(const Effect& effect, const EffectLimits& limits, bool may_be_hing
     return matters ? Finding::kMatters : Finding::kOpen;
 }
 
-Effect effect_of(const Regression& regression, size_t target, const EffectLimits& limits) {
+// Of some doses of a target, the line, and how much better it gets where it may curve.
+struct Straight {
+    std::optional<Matrix> precision; // of the doses; none: they tell nothing
+    Fit line;
+    CurvedFit curved;
+
+    double bend() const { return precision ? line.chi_square - curved.chi_square : 0; }
+};
+
+Straight fit_straight(const Doses& doses, const EffectLimits& limits) {
+    Straight result;
+    result.precision = precision_of(doses, 0, 0);
+    for (int round = 0; round < 3 && result.precision; ++round) { // a call's cost goes with k
+        result.line = fit(doses, *result.precision, straight(doses));
+        result.precision = precision_of(doses, result.line.k, limits.call_error_ns);
+    }
+    if (!result.precision) return result;
+    result.line = fit(doses, *result.precision, straight(doses));
+    result.curved = fit_curved(doses, *result.precision);
+    return result;
+}
+
+Effect effect_of(size_t target, const Doses& doses, const EffectLimits& limits) {
     Effect effect;
     effect.target = target;
     effect.criticality = estimate_of(0, INFINITY, 0);
-    const Doses doses = doses_of(regression, target);
-    auto precision = precision_of(doses, 0, 0);
-    Fit line;
-    for (int round = 0; round < 3 && precision; ++round) { // what a call's cost does goes with k
-        line = fit(doses, *precision, straight(doses));
-        precision = precision_of(doses, line.k, limits.call_error_ns);
-    }
-    if (!precision) return effect;
-    line = fit(doses, *precision, straight(doses));
+    const Straight fitted = fit_straight(doses, limits);
+    if (!fitted.precision) return effect;
+    const Matrix& precision = *fitted.precision;
+    const Fit& line = fitted.line;
     effect.criticality = estimate_from(line.k, line.variance, doses);
     effect.shape = effect.criticality.interval.contains(0) ? Shape::kFlat : Shape::kLinear;
-    const CurvedFit curved = fit_curved(doses, *precision);
-    if (line.chi_square - curved.chi_square > kCurvedGain)
-        effect.criticality = estimate_from(curved.k, curved.variance, doses);
+    if (fitted.bend() > kCurvedGain && !limits.may_wait)
+        effect.criticality = estimate_from(fitted.curved.k, fitted.curved.variance, doses);
 
     const double full = *std::max_element(doses.per_call.begin(), doses.per_call.end());
     const double call_errors = kCallErrors * limits.call_error_ns;
     effect.least_slack = std::max(call_errors, full * kSmallDose);
-    const HingeFit bent = best_hinge(doses, *precision);
-    if (line.chi_square - bent.fit.chi_square > kHingeGain && bent.interval.low > call_errors)
-        bend(effect, doses, *precision, bent);
-    const double hinged = chi_square_beyond(doses, *precision, effect.least_slack);
-    if (effect.shape == Shape::kLinear && hinged < line.chi_square)
+    const HingeFit bent = best_hinge(doses, precision);
+    const double gain = line.chi_square - bent.fit.chi_square;
+    if (gain > gain_of_two(kHingeChance, doses.pooled) && bent.interval.low > call_errors)
+        bend(effect, doses, precision, bent);
+    const double hinged = chi_square_beyond(doses, precision, effect.least_slack);
+    if (effect.shape == Shape::kLinear && limits.may_wait)
+        allow_slacks(effect, doses, precision);
+    else if (effect.shape == Shape::kLinear && hinged < line.chi_square)
         reach_to_none(effect.criticality);
-    effect.finding = judge(effect, limits, hinged - line.chi_square < kSlackGain);
+    // On one side: a larger slack would be seen the more.
+    const double chance = limits.may_wait ? 2 * kMattersP : kSlackChance;
+    const bool may_be_hinge = hinged - line.chi_square < gain_of_one(chance, doses.pooled);
+    effect.finding = judge(effect, limits, may_be_hinge);
+    return effect;
+}
+
+// How far from a straight line a target's effect is seen to be with doses up to a level, of its own
+// or together with others', in standard errors.
+double bend_of(const Regression& regression, size_t target, size_t level,
+               const EffectLimits& limits) {
+    const double together =
+        target < regression.together.size() ? regression.together[target][level] : 0;
+    const Straight alone = fit_straight(doses_of(regression, target, level), limits);
+    return std::max(together, std::sqrt(std::max(0.0, alone.bend())));
+}
+
+// The highest level with which no bend is seen.
+size_t straight_level(const Regression& regression, size_t target, const EffectLimits& limits) {
+    const double limit =
+        limit_of(kBendChance, regression.together.size() * (regression.looked_at + 1));
+    size_t level = kLevels;
+    while (level > kLeastStraight && bend_of(regression, target, level, limits) > limit) --level;
+    return level;
+}
+
+// Where large doses bend, smaller ones tell what the first ns do. A hinge is a bend that is
+// explained: where it is, and how steep it is beyond, all doses tell.
+Effect effect_of(const Regression& regression, size_t target, const EffectLimits& limits) {
+    const Effect whole = effect_of(target, doses_of(regression, target, kLevels), limits);
+    // What waits for others does not bend: it has a slack.
+    if (limits.may_wait) return whole;
+    const size_t level = straight_level(regression, target, limits);
+    if (level == kLevels) return whole;
+    Effect effect = effect_of(target, doses_of(regression, target, level), limits);
+    if (whole.shape != Shape::kHinge) return effect;
+    effect.shape = Shape::kHinge;
+    effect.slack = whole.slack;
+    effect.beyond = whole.beyond;
+    if (effect.finding == Finding::kMatters) effect.finding = Finding::kOpen;
     return effect;
 }
 
@@ -277,6 +399,15 @@ std::vector<Effect> find_effects(const Regression& regression, const EffectLimit
         if (cell == 0 || regression.cells[cell].target != regression.cells[cell - 1].target)
             effects.push_back(effect_of(regression, regression.cells[cell].target, limits));
     return effects;
+}
+
+bool bends(const Regression& regression, const EffectLimits& limits) {
+    const size_t targets = regression.together.size();
+    if (targets == 0) return false; // too few slices yet
+    const double limit = limit_of(kAnewChance, targets * (regression.looked_at + 1));
+    for (size_t target = 0; target < targets; ++target)
+        if (bend_of(regression, target, kLevels, limits) > limit) return true;
+    return false;
 }
 
 } // namespace speedbump::experiment

@@ -16,6 +16,7 @@ namespace speedbump::experiment {
 struct EffectLimits {
     double call_error_ns = 20; // standard error of what a delayed call costs besides its spin
     double matters = 0.2;      // a criticality of this size must not be taken for hidden
+    bool may_wait = false;     // targets wait for each other: a slack is the rule, not a line
 };
 
 enum class Finding {
@@ -38,5 +39,14 @@ struct Effect {
 
 // One for each target with a delay.
 std::vector<Effect> find_effects(const Regression& regression, const EffectLimits& limits);
+
+// Of a unit's time, what the full dose of a target that matters adds. An experiment begins with the
+// large one, which tells the most, and begins anew with the small one where doses bend.
+inline constexpr double kLargeShare = 0.25;
+inline constexpr double kSmallShare = 0.1;
+
+// Whether the full doses do more or less than in proportion, alone or together, beyond doubt. All
+// targets are looked at: one run shows it where one target would not.
+bool bends(const Regression& regression, const EffectLimits& limits);
 
 } // namespace speedbump::experiment

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -21,7 +22,8 @@ struct TargetSlices {
 // A run in slices of one length, in order and without a gap.
 struct SlicedRun {
     double slice_ns = 0;
-    std::vector<double> units; // of progress
+    double chance = kEvenChance; // of a dose, of each target in each slice
+    std::vector<double> units;   // of progress
     std::vector<TargetSlices> targets;
 };
 
@@ -33,6 +35,7 @@ struct Cell {
     double per_call = 0; // ns
     double criticality = 0;
     size_t slices = 0; // with the dose
+    size_t blocks = 0; // that its noise was told from; so many equal ones, where some tell more
 };
 
 // Two targets of which one matters more, or less, while the other is delayed as well. They are
@@ -44,12 +47,19 @@ struct Pair {
     double error = 0;  // standard error
 };
 
+// By the level of the dose that slices have at most.
+using ByLevel = std::array<double, kLevels + 1>;
+
 struct Regression {
     std::vector<Cell> cells; // by target, then level; those with any delay
     Matrix covariance{0, 0}; // of their criticalities
     std::vector<Pair> pairs; // that stand out
-    size_t blocks = 0;       // that the covariance was told from
-    double period = 0;       // ns per unit without delay
+    // Of each target, how far what it did together with others stands out the most, of as many
+    // things as were looked at, in standard errors.
+    std::vector<ByLevel> together;
+    size_t looked_at = 0;
+    size_t blocks = 0; // that the covariance was told from
+    double period = 0; // ns per unit without delay
 };
 
 // How far a dose's effect reaches.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "experiment/model/sequence.h"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace speedbump::experiment {
@@ -9,6 +11,8 @@ namespace {
 
 // Large doses tell most of a straight line, small ones of a hinge.
 constexpr std::array<uint8_t, kRoundStages> kRound = {5, 5, 5, 4, 4, 3, 2, 1};
+
+constexpr size_t kCoins = 4096;
 
 // splitmix64: a short sequence of its own for every key.
 class Random {
@@ -38,19 +42,21 @@ void shuffle(Array& items, Random& random) {
 
 } // namespace
 
-std::array<Step, kStageSlices> stage_of(uint64_t seed, size_t target, size_t stage) {
+double chance_of(size_t targets, double share, double max_slowdown) {
+    if (targets == 0 || !(share > 0)) return kEvenChance;
+    const double chance = max_slowdown / (2 * static_cast<double>(targets) * share);
+    return std::min(kEvenChance, std::ceil(chance * kCoins) / kCoins);
+}
+
+std::array<Step, kStageSlices> stage_of(uint64_t seed, size_t target, size_t stage, double chance) {
     std::array<uint8_t, kRoundStages> levels = kRound;
     Random by_round(seed, UINT64_MAX, 2 * (stage / kRoundStages)); // all targets have the same
     shuffle(levels, by_round);
     Random by_stage(seed, target, 2 * stage + 1);
+    const auto least = static_cast<size_t>(kCoins - chance * kCoins); // of a coin that gives a dose
     std::array<Step, kStageSlices> steps;
-    for (Step& step : steps) step = {levels[stage % kRoundStages], by_stage.below(2) == 1};
+    for (Step& step : steps) step = {levels[stage % kRoundStages], by_stage.below(kCoins) >= least};
     return steps;
-}
-
-double share_of(size_t level) {
-    if (level == 0) return 0;
-    return 1.0 / static_cast<double>(size_t{1} << (kLevels - level));
 }
 
 } // namespace speedbump::experiment

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MIT
+// Jumps put into a program that makes it hard (tests/programs/tormented) and taken out again, over
+// and over: no result is wrong, no byte stays changed, no memory stays. SPEEDBUMP_CYCLES: how
+// often.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "engine/inprocess/open.h"
+#include "inject/fire.h"
+#include "inject/left_stub.h"
+#include "inject/mapper_payload.h"
+#include "inject/seccomp_filter.h"
+#include "live.h"
+#include "process/maps.h"
+#include "process/memory.h"
+#include "process/resolver.h"
+#include "tree/polled_tree.h"
+
+namespace speedbump::engine::inprocess {
+namespace {
+
+using namespace std::chrono_literals;
+
+size_t cycles() {
+    const char* asked = std::getenv("SPEEDBUMP_CYCLES");
+    return asked == nullptr ? 20 : std::stoul(asked);
+}
+
+size_t open_descriptors() {
+    size_t count = 0;
+    for (const auto& one : std::filesystem::directory_iterator("/proc/self/fd"))
+        count += !one.path().empty();
+    return count;
+}
+
+// What a program's jumps are put in and taken out of.
+class Torment {
+  public:
+    explicit Torment(const std::string& mode) : program_("tormented") {
+        program_.send("begin " + mode);
+        program_.hear();
+    }
+
+    pid_t pid() const { return program_.pid(); }
+    // How many results there were; 0: one of them was wrong.
+    uint64_t right_results() {
+        program_.send("check");
+        const std::string answer = program_.hear();
+        return answer.starts_with("right ") ? std::stoull(answer.substr(6)) : 0;
+    }
+    // All that is executable, of whatever file.
+    std::vector<char> code() const {
+        std::vector<char> all;
+        const auto mappings = process::read_maps(pid());
+        for (const process::Mapping& one : *mappings) {
+            if (!one.executable) continue;
+            std::vector<char> there(one.end - one.start);
+            process::RemoteMemory(pid()).read_some(one.start, there.data(), there.size());
+            all.insert(all.end(), there.begin(), there.end());
+        }
+        return all;
+    }
+    size_t left_mappings() const {
+        std::ifstream maps("/proc/" + std::to_string(pid()) + "/maps");
+        size_t count = 0;
+        for (std::string line; std::getline(maps, line);)
+            count += line.find("/memfd:speedbump-") != std::string::npos;
+        return count;
+    }
+
+  private:
+    session::Puppet program_;
+};
+
+class Jumps : public testing::TestWithParam<const char*> {
+  protected:
+    void SetUp() override {
+        if (geteuid() != 0) GTEST_SKIP() << "needs root";
+        auto engine = open(0, [this](const std::string& text) { warnings.push_back(text); });
+        if (!engine && engine.error().kind == ErrorKind::kUnsupported)
+            GTEST_SKIP() << engine.error().message;
+        ASSERT_TRUE(engine) << engine.error().message;
+        engine_ = std::move(*engine);
+    }
+
+    std::vector<std::string> warnings;
+    std::unique_ptr<InprocessProbes> engine_;
+};
+
+TEST_P(Jumps, ComeAndGoWhileItWorks) {
+    Torment torment(GetParam());
+    tree::PolledTree tree([](pid_t) { return true; });
+    engine_->follow(tree);
+    ASSERT_TRUE(tree.add_member(static_cast<uint32_t>(torment.pid()), 1));
+
+    const targets::ParseOutcome parsed = targets::parse_targets("+exe:hot_*", "targets.txt");
+    elf::PlacementOptions placement;
+    placement.jump = true;
+    process::Resolver resolver(parsed.file, placement);
+    const auto found = resolver.look_at_process(torment.pid());
+    ASSERT_TRUE(found) << found.error().message;
+    ASSERT_EQ(found->files.size(), 1u);
+    ASSERT_GE(found->matches.size(), 6u);
+    const int file = resolver.descriptor(*found->files.begin());
+    std::vector<Probe> probes;
+    for (const process::NativeMatch& match : found->matches) {
+        const auto target = static_cast<uint32_t>(probes.size());
+        TargetSettings settings;
+        settings.delay = 1us;
+        if (target % 3 == 1) settings.thread = targets::Pattern{"tormen?ed*", true};
+        if (target % 3 == 2) settings.caller = targets::Pattern{"*", true};
+        ASSERT_TRUE(engine_->configure(target, settings, 0, {}));
+        probes.push_back(
+            {target, match.site.file_offset, match.site.kind, match.site.return_distance});
+    }
+
+    const auto mappings = process::read_maps(torment.pid());
+    ASSERT_TRUE(mappings);
+    const auto code = std::find_if(mappings->begin(), mappings->end(),
+                                   [](const auto& one) { return one.executable; });
+    const auto is_as_the_file_has_it = [&] {
+        std::vector<char> there(code->end - code->start), expected(there.size());
+        const process::RemoteMemory memory(torment.pid());
+        const auto size =
+            pread(file, expected.data(), expected.size(), static_cast<off_t>(code->file_offset));
+        return memory.read_some(code->start, there.data(), there.size()) == there.size() &&
+               std::equal(expected.begin(), expected.begin() + size, there.begin());
+    };
+    ASSERT_TRUE(is_as_the_file_has_it());
+
+    std::random_device seed;
+    std::mt19937 draw(seed());
+    engine_->arm(true);
+    uint64_t results = torment.right_results();
+    size_t descriptors = 0;
+    for (size_t i = 0; i < cycles(); ++i) {
+        std::vector<RefusedProbe> refused;
+        auto attached = engine_->attach({file, probes}, torment.pid(), refused);
+        ASSERT_TRUE(attached) << i << ": " << attached.error().message;
+        ASSERT_TRUE(refused.empty()) << i << ": " << refused[0].reason;
+        std::this_thread::sleep_for(std::chrono::microseconds(draw() % 2000));
+        std::vector<Attached> all;
+        all.push_back(std::move(*attached));
+        engine_->release(std::move(all));
+        ASSERT_TRUE(warnings.empty()) << i << ": " << warnings[0];
+        ASSERT_TRUE(is_as_the_file_has_it()) << i;
+        ASSERT_EQ(torment.left_mappings(), 0u) << i;
+        if (i == 0) descriptors = open_descriptors();
+        if (i % 20 != 0) continue;
+        const uint64_t before = results;
+        for (int k = 0; k < 1000 && results == before; ++k, std::this_thread::sleep_for(1ms))
+            results = torment.right_results();
+        ASSERT_GT(results, before) << i << ": a result is wrong, or nothing goes on";
+    }
+    EXPECT_LE(open_descriptors(), descriptors + 4); // files of callers, each once
+    const auto counts = engine_->read_counts();
+    ASSERT_TRUE(counts);
+    EXPECT_FALSE(counts->empty());
+    std::printf("%zu cycles, %llu results\n", cycles(), static_cast<unsigned long long>(results));
+}
+
+// A loader that is killed with its stub in the padding behind the code of a process that never
+// waits.
+TEST(LeftStub, IsTakenOutOnceNobodyIsInIt) {
+    if (geteuid() != 0) GTEST_SKIP() << "needs root";
+    Torment torment("loop");
+    const std::vector<char> before = torment.code();
+    const pid_t loader = fork();
+    if (loader == 0) {
+        const auto modules = process::load_modules(torment.pid());
+        if (!modules) _exit(1);
+        const auto fire = inject::Fire::prepare(torment.pid(), *modules,
+                                                {inject::mapper_offset(), &inject::mapper_calls()});
+        kill(getpid(), fire ? SIGKILL : SIGTERM);
+    }
+    int status = 0;
+    waitpid(loader, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+    EXPECT_NE(torment.code(), before);
+    bool is_out = false;
+    for (int i = 0; i < 100 && !is_out; ++i, std::this_thread::sleep_for(1ms)) {
+        const auto removed = inject::remove_left_stub(torment.pid(), Clock::now() + 10s);
+        ASSERT_TRUE(removed) << removed.error().message;
+        is_out = *removed;
+    }
+    EXPECT_TRUE(is_out);
+    EXPECT_EQ(torment.code(), before);
+    EXPECT_GT(torment.right_results(), 0u);
+    EXPECT_TRUE(*inject::remove_left_stub(torment.pid(), Clock::now() + 10s)) << "there is none";
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, Jumps,
+                         testing::Values("loop", "threads", "crowd", "alarm", "altstack", "nested",
+                                         "throw", "longjmp", "context", "fork", "vfork", "spawn",
+                                         "library", "sleep"),
+                         [](const auto& one) { return std::string(one.param); });
+
+} // namespace
+} // namespace speedbump::engine::inprocess

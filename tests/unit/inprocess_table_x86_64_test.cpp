@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT
+#include "engine/inprocess/table.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <ctime>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/inprocess/vdso.h"
+#include "util/clock.h"
+
+namespace speedbump::engine::inprocess {
+namespace {
+
+using std::chrono::milliseconds;
+
+std::unique_ptr<Table> make_table(uint32_t columns) {
+    auto table = Table::create({ClockSource::kVdso, 1, monotonic_ns(), monotonic_ns()}, columns);
+    return table ? std::move(*table) : nullptr;
+}
+
+// As the hook reads it.
+uint64_t now_by(const HookSettings& settings, const Ticks& of) {
+    const HookClock& clock = settings.clocks[settings.clock & 1];
+    const uint64_t ticks = of.now() - clock.origin_ticks;
+    return clock.origin_ns +
+           static_cast<uint64_t>(static_cast<unsigned __int128>(ticks) * clock.ns_per_tick >>
+                                 kNsShift);
+}
+
+class TableClock : public testing::TestWithParam<ClockSource> {};
+
+TEST_P(TableClock, IsTheMonotonicOne) {
+    constexpr uint64_t kOff = 5'000; // ns; a slice has a million
+    const auto ticks = measure_ticks(GetParam() == ClockSource::kTsc);
+    if (!ticks) GTEST_SKIP() << ticks.error().message;
+    if (ticks->source != GetParam()) GTEST_SKIP() << "this host has no such clock";
+    auto made = Table::create(*ticks, 0);
+    ASSERT_TRUE(made);
+    const auto table = std::move(*made);
+    for (int i = 0; i < 5; ++i) {
+        const uint64_t before = on_host_clock(monotonic_ns());
+        const uint64_t now = now_by(table->settings(), *ticks);
+        const uint64_t after = on_host_clock(monotonic_ns());
+        EXPECT_GE(now + kOff, before);
+        EXPECT_LE(now, after + kOff);
+        for (const uint64_t end = monotonic_ns() + 50'000'000; monotonic_ns() < end;) {
+        }
+        const uint32_t set = table->settings().clock;
+        table->set_clock();
+        EXPECT_EQ(table->settings().clock, set + 1);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, TableClock, testing::Values(ClockSource::kTsc, ClockSource::kVdso),
+                         [](const auto& source) {
+                             return source.param == ClockSource::kTsc ? "tsc" : "vdso";
+                         });
+
+TEST(Vdso, ReadsTheClockOfThisProcess) {
+    if (!vdso_reads_clock()) GTEST_SKIP() << "the clock takes a system call here";
+    const auto clock = vdso_clock_of(getpid());
+    ASSERT_TRUE(clock);
+    const auto read = reinterpret_cast<int (*)(clockid_t, timespec*)>(clock->address);
+    const uint64_t before = on_host_clock(monotonic_ns());
+    timespec now{};
+    ASSERT_EQ(read(CLOCK_MONOTONIC, &now), 0);
+    const auto ns = static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 +
+                    static_cast<uint64_t>(now.tv_nsec) - clock->ahead_ns;
+    EXPECT_GE(ns, before);
+    EXPECT_LE(ns, on_host_clock(monotonic_ns()));
+}
+
+TEST(Vdso, IsRefusedWhereItWasChanged) {
+    const pid_t child = fork();
+    if (child == 0) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        pause();
+        _exit(0);
+    }
+    const auto before = vdso_clock_of(child);
+    // As a debugger's breakpoint there.
+    const Fd memory(open(("/proc/" + std::to_string(child) + "/mem").c_str(), O_RDWR | O_CLOEXEC));
+    const auto place = static_cast<off_t>(getauxval(AT_SYSINFO_EHDR) + 2048);
+    const ssize_t written = pwrite(memory.get(), "\xcc", 1, place);
+    const auto after = vdso_clock_of(child);
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    ASSERT_EQ(written, 1);
+    EXPECT_TRUE(before);
+    ASSERT_FALSE(after);
+    EXPECT_EQ(after.error().kind, ErrorKind::kUnsupported);
+}
+
+TEST(Table, TakesWhatAllCpusCountedInASlice) {
+    constexpr uint32_t kColumns = 3, kColumn = 2;
+    const auto table = make_table(kColumns);
+    ASSERT_TRUE(table);
+    const Extent& extent = table->extent();
+    const uint64_t size = common_bytes(extent);
+    // What a process of the session may do.
+    void* const memory =
+        mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, table->common_fd(), 0);
+    ASSERT_NE(memory, MAP_FAILED);
+    auto* const slices =
+        reinterpret_cast<sb_slice_counts*>(static_cast<std::byte*>(memory) + slices_offset());
+    const auto cell = [&](uint32_t ring, uint64_t slice) -> sb_slice_counts& {
+        return slices[ring * SB_RING_SLICES * kColumns + sb_cell(slice, kColumn, kColumns)];
+    };
+    Schedule& schedule = *table->schedule();
+    schedule.begin(1, milliseconds(5));
+    const std::vector<nanoseconds> doses{nanoseconds(1), nanoseconds(2), nanoseconds(3)};
+    schedule.add(doses);
+    schedule.add(doses);
+    for (uint32_t ring = 0; ring < extent.rings; ++ring) cell(ring, 1).hits += 1000 + ring;
+    cell(extent.rings - 1, 0).delays += 7;
+    uint64_t expected = 0;
+    for (uint32_t ring = 0; ring < extent.rings; ++ring) expected += 1000 + ring;
+    std::vector<SliceCounts> sums(kColumns);
+    schedule.take(0, sums);
+    EXPECT_EQ(sums[kColumn].delays, 7u);
+    EXPECT_EQ(sums[kColumn].hits, 0u);
+    schedule.take(1, sums);
+    EXPECT_EQ(sums[kColumn].hits, expected);
+    munmap(memory, size);
+}
+
+TEST(Table, NobodyElseWritesItsSettings) {
+    const auto table = make_table(1);
+    ASSERT_TRUE(table);
+    EXPECT_EQ(mmap(nullptr, settings_bytes(table->extent()), PROT_READ | PROT_WRITE, MAP_SHARED,
+                   table->fd(), 0),
+              MAP_FAILED);
+    EXPECT_EQ(errno, EPERM);
+}
+
+TEST(Table, RingsTakeABoundedShareOfMemory) {
+    for (const uint32_t columns : {0u, 1u, 100u, uint32_t{SB_MAX_COLUMNS}}) {
+        const auto table = make_table(columns);
+        ASSERT_TRUE(table);
+        const Extent& extent = table->extent();
+        EXPECT_EQ(extent.columns, columns);
+        EXPECT_EQ(extent.rings & (extent.rings - 1), 0u) << "masked by the hook";
+        EXPECT_LE(Layout(0, 10'000, extent).end, uint64_t{128} << 20);
+        EXPECT_EQ(table->schedule() != nullptr, columns != 0);
+    }
+}
+
+} // namespace
+} // namespace speedbump::engine::inprocess

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+#include "inject/left_stub.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "inject/fire.h"
+#include "inject/payload.h"
+#include "inject/stop_all.h"
+#include "inject/target_lock.h"
+#include "process/memory.h"
+#include "process/remote_elf.h"
+
+namespace speedbump::inject {
+Result<bool> remove_left_stub(pid_t pid, Clock::time_point deadline) {
+    const Fd pid_fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+    if (!pid_fd.valid()) return true; // it has ended
+    const auto lock = lock_target(pid, pid_fd, deadline);
+    if (!lock) return lock.error();
+    const auto modules = process::load_modules(pid);
+    if (!modules) return modules.error();
+    const auto stub = find_stub_place(process::RemoteMemory(pid), *modules, is_stub);
+    if (!stub) return true;
+    const size_t size = stub_bytes().size;
+    Witness witness{*stub, {}};
+    std::memcpy(witness.bytes.data(), stub_bytes().data, witness.bytes.size());
+    Quiet quiet{*stub, *stub + size, false};
+    if (auto looked = change_code(pid, witness, {}, &quiet, deadline); !looked)
+        return std::move(looked).error();
+    if (!quiet.is_quiet) return false;
+    // Whoever was in it has left, and nobody else will enter it: that takes the lock.
+    const Fd memory(::open(fmt::format("/proc/{}/mem", pid).c_str(), O_RDWR | O_CLOEXEC));
+    const std::vector<char> zeros(size);
+    if (!memory.valid() || pwrite(memory.get(), zeros.data(), size, static_cast<off_t>(*stub)) !=
+                               static_cast<ssize_t>(size))
+        return errno_error(fmt::format("process {}: write its memory", pid), errno);
+    return true;
+}
+
+} // namespace speedbump::inject
