@@ -8,6 +8,7 @@ import pty
 import re
 import select
 import signal
+import statistics
 import struct
 import subprocess
 import sys
@@ -30,18 +31,20 @@ class SessionTest(CommandLineTest):
             **options,
         )
 
-    def read_until(self, stream, text, seconds=30):
-        """Reads the stream until the text has come; fails when it ends before."""
+    def read_until(self, stream, text, seconds=30, times=1):
+        """Reads the stream until the text has come so often, and gives what it read; fails when it
+        ends before."""
         deadline = time.monotonic() + seconds
         read = b""
-        while time.monotonic() < deadline and text.encode() not in read:
+        while time.monotonic() < deadline and read.count(text.encode()) < times:
             # not through the stream's buffer, which select() knows nothing of
             if select.select([stream], [], [], 0.1)[0]:
                 part = os.read(stream.fileno(), 65536)
                 if not part:
                     break
                 read += part
-        self.assertIn(text.encode(), read)
+        self.assertGreaterEqual(read.count(text.encode()), times, read)
+        return read.decode()
 
     def finish(self, child, seconds=30):
         out, err = child.communicate(timeout=seconds)
@@ -66,34 +69,43 @@ class Attach(SessionTest):
     def test_a_call_costs_what_was_asked_and_then_nothing(self):
         path = self.write("+exe:work delay=500us\n")
         slowee = self.start(SLOWEE)
-        done = self.call("attach", "--json", "-p", slowee.pid, "--duration", "1s", path, status=0)
-        final = json.loads(done.stdout.splitlines()[-1])
-        self.assertEqual(final["type"], "final")
+        done = self.call(
+            "attach", "--json", "--stats", "50ms", "--duration", "1s", "-p", slowee.pid, path,
+            status=0,
+        )
+        documents = [json.loads(line) for line in done.stdout.splitlines()]
+        final = documents[-1]
+        self.assertEqual((final["type"], final["reason"]), ("final", "duration"))
         target = final["targets"][0]
         self.assertGreater(target["delays"], 100)
         self.assertEqual(target["requested_ns"], target["delays"] * 500_000)
-        ratio = target["measured_ns"] / target["requested_ns"]
-        self.assertGreater(ratio, 0.99)
-        self.assertLess(ratio, 1.5)  # the machine may have other work
+        self.assertGreater(target["measured_ns"] / target["requested_ns"], 0.99)
+        # A CPU that is taken away within a delay lengthens that one, and not those of most intervals.
+        sums = [one["all"] for one in documents if one["type"] != "matched"]
+        ratios = [
+            (b["measured_ns"] - a["measured_ns"]) / (b["requested_ns"] - a["requested_ns"])
+            for a, b in zip(sums, sums[1:]) if b["requested_ns"] > a["requested_ns"]
+        ]
+        self.assertLess(statistics.median(ratios), 1.5)
 
     def test_json_stream(self):
         slowee = self.start(SLOWEE)
         path = self.write("@delay=50us\n+exe:work\n+exe:nonesuch\n")
-        done = self.call(
-            "attach", "--json", "--stats", "200ms", "--duration", "1s", "-p", slowee.pid, path,
-            status=0,
-        )
-        documents = [json.loads(line) for line in done.stdout.splitlines()]
+        tool = self.attach("--json", "--stats", "200ms", "-p", slowee.pid, path)
+        begun = self.read_until(tool.stdout, '"type":"sample"', times=3)
+        tool.send_signal(signal.SIGINT)
+        status, out, err = self.finish(tool)
+        self.assertEqual(status, 0, err)
+        documents = [json.loads(line) for line in (begun + out).splitlines()]
         kinds = [document["type"] for document in documents]
         self.assertEqual(kinds[0], "matched")
         self.assertEqual(kinds[-1], "final")
-        self.assertGreaterEqual(kinds.count("sample"), 3)
         self.assertEqual({document["schema"] for document in documents}, {"speedbump/attach/1"})
         self.assertEqual(documents[0]["unmatched_lines"], [3])
         self.assertEqual(documents[0]["targets"][0]["delay_ns"], 50_000)
-        self.assertEqual(documents[-1]["reason"], "duration")
+        self.assertEqual(documents[-1]["reason"], "interrupted")
         self.assertEqual(documents[0]["kernel"], os.uname().release)
-        self.assertIn("matches nothing", done.stderr)
+        self.assertIn("matches nothing", err)
 
     def stop_with(self, number):
         slowee = self.start(SLOWEE)
@@ -224,10 +236,12 @@ class Attach(SessionTest):
         self.assertTrue(text.startswith("total in"), text)
 
     def test_table_by_process(self):
-        slowee = self.start(SLOWEE)
-        path = self.write("+exe:work\n")
-        done = self.call("attach", "-v", "--duration", "300ms", "-p", slowee.pid, path, status=0)
-        self.assertRegex(done.stdout, rf"  {slowee.pid} cli_slowee +[1-9]")
+        path = self.write(f"+{SLOWEE}:work\n")
+        done = self.call(
+            "run", "-v", path, "--", "/bin/sh", "-c", f"echo pid $$; exec {SLOWEE} 10", status=0
+        )
+        pid = re.search(r"pid (\d+)", done.stdout)[1]
+        self.assertRegex(done.stdout, rf"  {pid} cli_slowee +10\b")
 
 
 class Terminal(SessionTest):
@@ -318,18 +332,27 @@ class Run(SessionTest):
         self.assertIn("total in", out)
 
     def test_second_signal_leaves_at_once(self):
-        script = "trap '' TERM; echo ready; exec sleep 5"
+        script = "trap '' TERM; echo $$; exec sleep 60"
         tool = self.start(
             SPEEDBUMP, "run", "-q", self.write("+libc.so.6:write\n"), "--", "/bin/sh", "-c", script
         )
-        self.read_until(tool.stdout, "ready")
+        program = int(self.read_until(tool.stdout, "\n"))
         tool.send_signal(signal.SIGTERM)
         time.sleep(0.3)
+        deadline = time.monotonic() + 30
+        while self.is_pending(tool.pid, signal.SIGTERM) and time.monotonic() < deadline:
+            time.sleep(0.01)  # two that wait are one
         self.assertIsNone(tool.poll())
-        began = time.monotonic()
         tool.send_signal(signal.SIGTERM)
         self.assertEqual(tool.wait(timeout=10), 128 + 15)
-        self.assertLess(time.monotonic() - began, 1)
+        with open(f"/proc/{program}/stat", encoding="ascii") as stat:  # it was not waited for
+            self.assertNotIn(stat.read().rpartition(")")[2].split()[0], "ZX")
+        os.kill(program, signal.SIGKILL)
+
+    def is_pending(self, pid, number):
+        with open(f"/proc/{pid}/status", encoding="ascii") as status:
+            masks = re.findall(r"(?:SigPnd|ShdPnd):\s+(\w+)", status.read())
+        return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
 
     def test_nothing_matched_starts_nothing(self):
         done = self.call("run", self.write("+exe:nonesuch\n"), "--", SLOWEE, "1", status=3)
@@ -352,15 +375,17 @@ class Run(SessionTest):
         core = "_core.cpython-{}{}-x86_64-linux-gnu.so".format(*sys.version_info)
         with open(os.path.join(self.folder.name, core), "wb"):
             os.chmod(self.folder.name, 0o777)
-        python = f"{sys.executable} -S -c 'import time; time.sleep(.05)'"
+        # All at once, and each for as long as it takes to see to all: of one that has ended nothing is said.
+        python = f"{sys.executable} -S -c 'import time; time.sleep(10)'"
         done = self.call(
             "run", self.write("time:nosuch\n"), "--", "/bin/sh", "-c",
-            f"for i in $(seq 130); do {python}; done",
+            f"for i in $(seq 130); do {python} & done; wait",
             status=0, env={"SPEEDBUMP_CORES": self.folder.name},
         )
         held_back = re.search(r"warning: (\d+) more warnings were not shown", done.stderr)
         self.assertIsNotNone(held_back, done.stderr)
-        shown = len(re.findall("warning: .*others may write to", done.stderr))
+        # At the end one more line says why nothing was hooked, without the hint.
+        shown = len(re.findall("warning: .*others may write to.*chmod", done.stderr))
         self.assertLessEqual(shown, 100, done.stderr)
         self.assertGreaterEqual(shown + int(held_back[1]), 130)
 

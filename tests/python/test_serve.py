@@ -95,8 +95,9 @@ def at_exit():
     sys.stdin.readline()
 
 class Slow:
-    def __del__(self, write=os.write, sleep=time.sleep):
+    def __del__(self, write=os.write, read=os.read, sleep=time.sleep):
         write(1, b"ends\\n")
+        read(0, 9)  # until the loader has done what it is to do just now
         sleep(0.2)
 sys.slow = Slow()
 """
@@ -378,7 +379,8 @@ def test_groups_change_under_load_and_no_call_is_lost(serve):
         hits = table.hits(target)
         wait_for(lambda: table.hits(target) > hits)
     served.ask("exec('global stop; stop = True')")
-    time.sleep(0.1)
+    served.ask("[one.join() for one in threading.enumerate()"
+               " if one not in (threading.main_thread(), server)]")
     hits = [table.hits(i) for i in range(8)]
     served.ask("[f() for i in range(1000)]")
     after = [table.hits(i) - hits[i] for i in range(8)]
@@ -549,6 +551,7 @@ def test_session_that_begins_in_a_program_that_ends(serve):
             channel.send({"op": "detach"})
         else:
             channel.socket.close()
+        served.tell("end")
         assert served.process.wait(timeout=30) == 0, step
 
 
@@ -589,11 +592,12 @@ def test_closed_table_removes_hooks_without_a_socket(python, serve):
     if python.version < (3, 12):
         tools = "0"
     served.tell(
-        f"(lambda pid: os.waitpid(pid, 0)[1] if pid else (f(), time.sleep(0.3), f(),"
+        f"(lambda pid: os.waitpid(pid, 0)[1] if pid else (f(), os.read(0, 9), f(),"
         f" os._exit({tools})))(os.fork())"
     )
     wait_for(lambda: table.hits() == 1)
     table.close()
+    served.tell("go on")
     assert served.hear() == 0
     assert table.hits() == 1
 

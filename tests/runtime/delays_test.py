@@ -22,6 +22,7 @@ def test_every_kind_of_site_and_delay_as_asked_net_of_the_probe() -> None:
     # cost changes with the host, a single step's by half within a second where a virtual machine
     # monitor sees it; so they are called by turns, and what tells them apart is judged.
     pairs = (("work_push", "work_late"), ("work_nop", "work_step"))
+    by_floor: dict[str, list[tuple[float, float]]] = {}  # least and most cost of a session's kind, by its floor
     for delay_us, count in ((20, 100), (100, 50), (1000, 5), (100_000, 1)):
         for delayed_ones in zip(*pairs):
             counted_ones = [name for name in WORK if name not in delayed_ones]
@@ -49,9 +50,15 @@ def test_every_kind_of_site_and_delay_as_asked_net_of_the_probe() -> None:
                     if count < 50:
                         continue  # the first calls after a turn cost more
                     costs = [other[0] - plain[fast][0] for _, other in turns]
-                    assert min(costs) / 2 < floor < max(costs) * 2, (slow, floor, costs)
+                    by_floor.setdefault(kinds[slow], []).append(
+                        (min(costs) / floor, max(costs) / floor))
                 session.stop()  # those of a killed session are in the next program's plain calls for a moment
             target.end()
+    # A session has calibrated some time before its calls: where the host was another by then, that
+    # tells nothing of the floor.
+    for kind, bounds in by_floor.items():
+        least, most = (statistics.median(ends) for ends in zip(*bounds))
+        assert least < 2 and most > 0.5, (kind, bounds)
 
 
 def medians(costs: list[tuple[int, int]]) -> tuple[float, float]:
@@ -155,12 +162,12 @@ def test_start_and_duration_of_a_line() -> None:
 
 def test_duration_of_the_command_ends_it() -> None:
     target = start_puppet()
-    began = time.monotonic()
     session = Session("+exe:work_push", "--delay=1ms", "--duration=1s", pid=target.pid)
     expect_slowed(target, "work_push", MS)
     final = session.wait()
     assert final["reason"] == "duration"
-    expect_ratio(time.monotonic() - began, 1.0, 0.9, 3.0, "s until the end")
+    # By the loader's clock: how long it takes to start is a matter of the host.
+    expect_ratio(final["since_armed_ns"], 1000 * MS, 0.9, 3.0, "ns from arming until the end")
     expect_unslowed(target, "work_push", MS)
 
 
@@ -214,14 +221,17 @@ def end_of_spin(end) -> None:
     loader, which ends it or dies of that, waited for one."""
     for _ in range(5):
         target = start_puppet()
-        with Session("+exe:work_push delay=10s", pid=target.pid) as session:
+        # One that follows no children looks for no others that map the file, and moves no probes, which it
+        # may be doing just then.
+        with Session("+exe:work_push delay=10s", "--no-children", pid=target.pid) as session:
             target.send("call work_push 1")
             time.sleep(0.2)
             waiting = Patience(session.process.pid)
             start, used = time.monotonic(), cpu_ns(target.pid)
             used_at_the_end = end(session, target)
             spent, used = time.monotonic() - start, used_at_the_end - used
-            waited = waiting.ns()  # of one that has ended too: nobody has asked for its status yet
+            # Of one that has ended too: nobody has asked for its status yet.
+            waited = waiting.ns() + waiting.stolen_ns()
         print(f"  {spent * 1000:.1f} ms until the end, {used / MS:.1f} ms of CPU time, "
               f"the loader waited {waited / MS:.1f} ms")
         # The kernel counts a running thread's time by ticks of 4 ms or 10 ms.

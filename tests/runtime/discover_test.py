@@ -68,6 +68,17 @@ def waited_for_a_cpu(pid: int) -> int:
     return int(pathlib.Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1])
 
 
+def discover_and_wait(pid: int, *options: str) -> tuple[dict, float]:
+    """Also for how many seconds its first thread, which counts, waited for a CPU: it can take no probe
+    out then."""
+    with subprocess.Popen([SPEEDBUMP, "discover", "--pid", str(pid), "--json", *options],
+                          stdout=subprocess.PIPE, text=True) as process:
+        with Rates(lambda: waited_for_a_cpu(process.pid)) as waits:  # it is there until waited for
+            out = process.stdout.read()
+    assert process.returncode == 0, process.returncode
+    return json.loads(out), (waits.seen[-1][1] - waits.seen[0][1]) / 1e9
+
+
 class Waiting:
     """Of how many stacks the times may stand elsewhere: all that a first thread waited for a CPU, which
     counts for the few in which it was found waiting."""
@@ -243,7 +254,7 @@ def test_the_page_shows_what_the_stacks_are() -> None:
         (f"#of=p{child}&q=even", periods(f"({child})"), 0),
     ):
         dom, asked = browse(chromium, f"file://{page}{address}")
-        assert body_data(dom, "drawn") == "yes" and asked == [], (dom[-2000:], asked)
+        assert body_data(dom, "drawn") == "yes" and asked == [], (asked, len(dom), dom[:300])
         assert int(body_data(dom, "periods")) == all_of, address
         if searched is not None:
             assert f'id="hits">{searched / all_of * 100:.1f}% of the stacks' in dom, address
@@ -300,13 +311,13 @@ def test_budget() -> None:
     process = subprocess.Popen([str(folder / "main")], cwd=folder, stdout=subprocess.PIPE)
     try:
         assert process.stdout.readline() == b"ready\n"
-        found = discover(
-            process.pid, "--for", "6s", "--budget", "10", "--native", "*libbig.so:f*", "--top", "0"
-        )["native"]
+        found, late = discover_and_wait(
+            process.pid, "--for", "6s", "--budget", "10", "--native", "*libbig.so:f*", "--top", "0")
+        found = found["native"]
         watched = found["watched"] + found["not_watched"] + found["refused"]
         assert watched >= count, found["watched"]
         assert len(found["functions"]) > 0
-        assert found["added_cpu"] < 0.2, found["added_cpu"]
+        assert found["added_cpu"] < 0.2 + late / 3, (found["added_cpu"], late)  # it counts for 3 s
         print(f"  {found['watched']} watched, {found['added_cpu']:.1%} of a CPU added")
     finally:
         process.kill()
@@ -369,6 +380,8 @@ __attribute__((noinline)) static void turn(unsigned n) { while (n--) sink += n; 
 __attribute__((noinline)) void hot(void) { turn(3000); sink++; }
 __attribute__((noinline)) void warm(void) { turn(1000); sink++; }
 __attribute__((noinline)) void rare(void) { getppid(); sink++; }
+/* A turn takes some us: in one that took 1 ms somebody else had the CPU, or the host had. */
+static long worked(long ns) { return ns < 1000000 ? ns : 0; }
 __attribute__((noinline)) void serve(unsigned i) {
     static long in_hot, in_warm, told;
     long start = now();
@@ -376,8 +389,8 @@ __attribute__((noinline)) void serve(unsigned i) {
     long middle = now();
     warm();
     long end = now();
-    in_hot += middle - start;
-    in_warm += end - middle;
+    in_hot += worked(middle - start);
+    in_warm += worked(end - middle);
     if (end > told + 1000000) {
         fprintf(times, "%ld %ld %ld\\n", told = end, in_hot, in_warm);
         fflush(times);
@@ -512,7 +525,8 @@ def test_what_runs_is_counted_and_what_does_not_is_one_number() -> None:
     try:
         wait_for(lambda: struct.unpack_from("q", shared)[0] > 0, 10, "a call")
         with Rates(lambda: struct.unpack_from("q", shared)[0]) as rates:
-            native = discover(process.pid, "--for", "6s", "--budget", "5", "-o", str(targets))["native"]
+            found, late = discover_and_wait(process.pid, "--for", "6s", "--budget", "5", "-o", str(targets))
+        native = found["native"]
         calls = rates.seen[-1][1] - rates.seen[0][1]
         functions = {one["name"]: one for one in native["functions"]}
         small, large = functions["small"], functions["large"]
@@ -523,7 +537,7 @@ def test_what_runs_is_counted_and_what_does_not_is_one_number() -> None:
         # often in a second is a matter of the CPU that the program had in that moment.
         assert small["in_moments"], small
         assert small["calls"] > 100 and small["calls_per_second"] < 500_000 * most, (most, small)
-        assert native["added_cpu"] < 0.1, native["added_cpu"]
+        assert native["added_cpu"] < 0.1 + late / 3, (native["added_cpu"], late)
         assert native["never_called"] > 0 and native["left_out"] >= 20_000, native
         assert "never_" not in json.dumps(native["functions"]) + targets.read_text()
     finally:
@@ -599,9 +613,9 @@ import threading, time, zlib
 data = bytes(range(256)) * 400
 totals = [0, 0]
 def took(index, function, rounds):
-    start = time.monotonic_ns()
+    start = time.thread_time_ns()
     function(rounds)
-    totals[index] += time.monotonic_ns() - start
+    totals[index] += time.thread_time_ns() - start
 def hash_it(rounds):
     n = 0
     for _ in range(rounds): n += 1
@@ -610,9 +624,9 @@ def pack(rounds):
 def by_c(rounds):
     sorted([1], key=lambda _: pack(rounds))
 def in_ten_ms(function):
-    start = time.perf_counter()
+    start = time.thread_time()
     function(1000)
-    return int(10 / (time.perf_counter() - start))
+    return int(10 / (time.thread_time() - start))
 def nap(): time.sleep(1000)
 threading.Thread(target=nap, daemon=True).start()
 hashes, packs = in_ten_ms(hash_it), in_ten_ms(pack)
@@ -649,12 +663,20 @@ def test_one_picture_of_both_worlds() -> None:
                 number += count if all(any(p in f for f in frames) for p in parts) else 0
             return number
 
-        assert 0.4 < held("nap (", "libc.so") / stacks["all"] < 0.6, (python.name, counts)
+        # One sleeps all of the time; the other works for as long as it has a CPU.
+        napping = held("nap (", "libc.so")
+        periods = 99 * (stacks["to_ns"] - stacks["from_ns"]) / 1e9
+        assert 0.9 * periods < napping <= periods + 2, (python.name, periods, counts)
         hashing, packing = held("work (", "hash_it ("), held("work (", "by_c (")
         time.sleep(0.1)
         process.kill()
-        truth = widened(*true_share(process.stdout.read().decode(), stacks),
-                        lumps / (hashing + packing))
+        written = process.stdout.read().decode()
+        rows = [[int(word) for word in line.split()] for line in written.split("\n")[:-1]]
+        within = [row[1:] for row in rows if stacks["from_ns"] <= row[0] <= stacks["to_ns"]]
+        worked = 99 * (sum(within[-1]) - sum(within[0])) / 1e9  # periods, of CPU time
+        others = stacks["all"] - napping
+        assert 0.8 * worked <= others + lumps and others <= 1.1 * periods, (worked, others, lumps, stacks)
+        truth = widened(*true_share(written, stacks), lumps / (hashing + packing))
         assert is_likely(hashing, hashing + packing, *truth), (python.name, truth, counts)
         in_zlib = held("work (", "by_c (", "<lambda> (", "pack (", "(libz.so")
         assert in_zlib + lumps > 0.8 * packing, (python.name, lumps, counts)

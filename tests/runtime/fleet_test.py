@@ -4,6 +4,7 @@ server each (hosts.py)."""
 
 import json
 import os
+import re
 import signal
 import time
 
@@ -112,8 +113,13 @@ def test_a_host_that_dies_is_named_and_the_others_go_on() -> None:
     ended = [host.get("ended", "") for host in document["fleet"]["hosts"]]
     assert ended[1] and not ended[0] and not ended[2], ended
     assert "h2" in said and "go on without it" in said, said
-    told = [sum(one == "1" for one in host["told"]) for host in document["fleet"]["hosts"]]
-    assert told[0] > told[1] > 0 and told[0] == told[2], told
+    hosts_told = [host["told"] for host in document["fleet"]["hosts"]]
+    told = [sum(one == "1" for one in each) for each in hosts_told]
+    assert min(told[0], told[2]) > told[1] > 0, told
+    # Of the two that go on one misses slices only where it did not answer, which is told.
+    for name, own, other in (("h1", 0, 2), ("h3", 2, 0)):
+        misses = any(a < b for a, b in zip(hosts_told[own], hosts_told[other]))
+        assert not misses or f"{name}: for " in said, (told, said)
 
 
 def test_the_coordinator_dies_and_nothing_is_left() -> None:
@@ -142,7 +148,8 @@ def stall(seconds: int) -> None:
     first, second = document["fleet"]["hosts"]
     out = [i for i, one in enumerate(second["told"]) if one == "0"]
     assert len(out) * 5 > (seconds - 2.5) * 1000 / 2, len(out)  # ms
-    assert second["told"][-1] == "1", "it has come back"
+    back = max(re.finditer("0+", second["told"]), key=lambda run: run.end() - run.start()).end()
+    assert "1" in second["told"][back:], "it has come back"
     assert all(first["told"][i] == "1" for i in out)
     assert sum(second["targets"][0]["delays"][i] for i in out) == 0
 

@@ -456,6 +456,7 @@ class Patience:
     def __init__(self, *pids: int):
         self._pids = pids
         self._before = self._waited()
+        self._stolen = stolen_ns()
 
     def _waited(self) -> dict[str, int]:
         waited = {}
@@ -468,6 +469,17 @@ class Patience:
     def ns(self) -> int:
         """What threads waited that have ended meanwhile is not known."""
         return sum(waited - self._before.get(tid, 0) for tid, waited in self._waited().items())
+
+    def stolen_ns(self) -> int:
+        """What the host has taken of the CPUs meanwhile: a grace period of the kernel, for which who
+        probes must wait, takes so much longer, and its waiter is asleep."""
+        return stolen_ns() - self._stolen
+
+
+def stolen_ns() -> int:
+    """The steal time of this machine's CPUs so far (proc_stat(5))."""
+    ticks = pathlib.Path("/proc/stat").read_text().partition("\n")[0].split()[8]
+    return int(ticks) * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
 
 
 def cpu_ns(*pids: int) -> int:

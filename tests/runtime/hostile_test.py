@@ -8,7 +8,8 @@ import sys
 import time
 
 from harness import (
-    BUILD, MS, PROGRAMS, Run, Session, Skip, _leftovers, calls, main, need, scratch, targets_file,
+    BUILD, MS, PROGRAMS, Run, Session, Skip, _leftovers, calls, calls_now, main, need, scratch,
+    targets_file, wait_for,
 )
 
 
@@ -21,7 +22,7 @@ def test_a_stack_page_that_nobody_provides_holds_no_spin_up() -> None:
     if target.stdout.readline() != "ready\n":
         raise Skip("this host has no userfaultfd")
     with Session(f"+exe:spot delay={50 * MS}ns", pid=target.pid) as session:
-        time.sleep(0.5)
+        wait_for(lambda: calls_now(session, "spot") > 2, 30, "spins")
         begin = time.monotonic()
         final = session.stop()
         took = time.monotonic() - begin

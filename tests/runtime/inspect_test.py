@@ -226,16 +226,18 @@ def test_a_program_that_ends_or_execs_while_it_is_read() -> None:
         raise harness.Skip("no Python outside of a root of its own")
     for ending in ("os._exit(0)", "os.execv('/bin/sleep', ['sleep', '5'])"):
         process = python.start(
-            f"import os, sys, time\nprint('ready', flush=True)\ntime.sleep(0.5)\n{ending}\n"
+            f"import os, sys\nprint('ready', flush=True)\nsys.stdin.readline()\n{ending}\n"
         )
-        done = subprocess.run(
-            [STACK_CHECK, str(process.pid), "alternating", "100000000"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        reader = subprocess.Popen([STACK_CHECK, str(process.pid), "alternating", "100000000"],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        harness.leave_none(lambda reader=reader: (reader.kill(), reader.wait()))
+        said = reader.stderr.readline()
+        assert said == "reads\n", said
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        out, err = reader.communicate(timeout=60)
         expected = "has ended" if "exit" in ending else "exec"
-        assert expected in done.stderr, (ending, done.stdout, done.stderr)
+        assert expected in err, (ending, out, err)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import sys
 import time
 
 from harness import (
-    MS, Session, _leftovers, calls_by_pid, children, delays, main, need, scratch, start_puppet,
+    MS, Session, _leftovers, calls, calls_by_pid, children, delays, main, need, scratch, start_puppet,
     wait_for,
 )
 
@@ -44,6 +44,7 @@ while True:
 CALLING = """
 import time
 def work(): pass
+open(__file__ + ".calls", "w").close()
 while True:
     work()
     time.sleep(0.001)
@@ -65,6 +66,8 @@ def below(process: subprocess.Popen) -> int:
     _leftovers.append(lambda: os.path.exists(f"/proc/{pid}") and os.kill(pid, 9))
     command = pathlib.Path(f"/proc/{pid}/cmdline")
     wait_for(lambda: b"program.py" in command.read_bytes(), 10, "the program is executed")
+    (program,) = (word for word in command.read_bytes().split(b"\0") if word.endswith(b"program.py"))
+    wait_for(lambda: os.path.exists(program + b".calls"), 20, "the program calls")
     return pid
 
 
@@ -107,7 +110,7 @@ def test_a_container_is_counted_under_its_pids_here() -> None:
     wrapper = start(CALLING, before=[need("unshare"), "--pid", "--fork", "--mount-proc"])
     pid = below(wrapper)
     with Session("*:work delay=0\n", pid=wrapper.pid) as session:
-        time.sleep(0.5)
+        wait_for(lambda: calls(session.documents[-1], "work") > 10, 30, "calls")
         final = session.stop()
     counted = calls_by_pid(final, "work")
     assert set(counted) == {pid} and counted[pid] > 10, (pid, counted)
@@ -118,9 +121,23 @@ def test_windows_hold_in_a_time_namespace() -> None:
     wrapper = start(CALLING, before=elsewhere)
     pid = below(wrapper)
     with Session("*:work delay=1ms start=100ms duration=1s\n", pid=pid) as session:
-        time.sleep(2)
-        final = session.stop()
-    assert 100 < delays(final, "work") < 600, delays(final, "work")
+        def samples() -> list[tuple[int, int, int]]:
+            """When, and how many calls and delays there were by then, a little later."""
+            return [(one["since_armed_ns"], calls(one, "work"), delays(one, "work"))
+                    for one in session.documents if one["type"] == "sample"]
+
+        def after() -> list[tuple[int, int, int]]:
+            return [one for one in samples() if one[0] > 1200 * MS]
+
+        wait_for(lambda: len(after()) > 1 and after()[-1][1] > after()[0][1] + 20, 30,
+                 "calls after the window")
+        seen, late = samples(), after()
+        session.stop()
+    within = [one for one, following in zip(seen, seen[1:])
+              if one[0] > 100 * MS and following[0] < 1100 * MS]
+    made, delayed = (within[-1][i] - within[0][i] for i in (1, 2))
+    assert made > 20 and abs(made - delayed) <= 1, seen  # one may be under way
+    assert late[-1][2] - late[0][2] <= 1, seen
 
 
 def test_a_loader_in_a_time_namespace_has_windows_too() -> None:

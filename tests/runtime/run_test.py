@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """speedbump run: exit statuses, signals, and slowed from the first call on."""
 
+import json
 import os
 import pathlib
 import signal
@@ -8,7 +9,8 @@ import subprocess
 import time
 
 from harness import (
-    LIBRARY, MS, PUPPET, SPEEDBUMP, Run, calls, delays, main, scratch, targets_file, wait_for,
+    LIBRARY, MS, PUPPET, SPEEDBUMP, Run, calls, delays, leave_none, main, scratch, targets_file,
+    wait_for,
 )
 
 PUSH = targets_file("+exe:work_push delay=2ms")
@@ -62,9 +64,26 @@ def test_slowed_from_the_first_call_and_exactly_counted() -> None:
 
 def test_no_call_is_missed_in_the_first_second() -> None:
     """Calls all the time while the session goes from its first probes to its last."""
-    done = run(PUPPET, "call work_push 1000000", "exit 0",
-               targets=targets_file("+exe:work_push delay=0"))
-    assert done.status == 0 and calls(done.final(), "work_push") == 1_000_000, done
+    process = subprocess.Popen(
+        [SPEEDBUMP, "run", "--json", targets_file("+exe:work_push delay=0"), "--", PUPPET],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    leave_none(lambda: (process.kill(), process.wait()))
+
+    def ask() -> None:
+        process.stdin.write("call work_push 1000\n")
+        process.stdin.flush()
+
+    ask()
+    asked, end = 1, None
+    while end is None or time.monotonic() < end:
+        ask()  # one ahead, so that it never waits for this program
+        asked += 1
+        while not (line := process.stdout.readline()).strip().isdigit():
+            assert line, process.wait()
+        end = end or time.monotonic() + 3
+    process.stdin.close()
+    final = json.loads(process.stdout.read().splitlines()[-1])
+    assert process.wait() == 0 and calls(final, "work_push") == 1000 * asked, (asked, final)
 
 
 def test_children_and_libraries_of_the_program() -> None:

@@ -338,6 +338,15 @@ class Control : public Scratch {
         EXPECT_TRUE(is_so());
     }
 
+    // One turn is due each 50 ms: less than 20 in each 300 ms of what the sleep really took.
+    void expect_no_spin() {
+        const auto begin = Clock::now();
+        const uint64_t before = turns_;
+        ::usleep(300'000);
+        const auto turns = static_cast<int64_t>(turns_ - before);
+        EXPECT_LT(turns * milliseconds(300), 20 * (Clock::now() - begin)) << "the loop spins";
+    }
+
     Result<std::string> ask(const std::string& request) {
         return ask_session(directory_, ::getpid(), request, seconds(5));
     }
@@ -456,9 +465,7 @@ TEST_F(Control, HalfARequestHoldsNobodyUp) {
     Connection half(socket_path());
     ASSERT_TRUE(half.send("pau"));
     EXPECT_TRUE(ask("pause\n"));
-    const uint64_t before = turns_;
-    ::usleep(300'000);
-    EXPECT_LT(turns_ - before, 20u) << "the loop spins";
+    expect_no_spin();
     EXPECT_THAT(heard(), ElementsAre("pause"));
 }
 
@@ -488,9 +495,7 @@ TEST_F(Control, AClientThatNeverReadsIsNotWaitedFor) {
     const auto begin = CpuClock::now();
     EXPECT_TRUE(ask("pause\n"));
     EXPECT_LT(CpuClock::now() - begin, seconds(1));
-    const uint64_t before = turns_;
-    ::usleep(300'000);
-    EXPECT_LT(turns_ - before, 20u) << "the loop spins";
+    expect_no_spin();
 }
 
 TEST_F(Control, BigAnswersArriveWhole) {
@@ -529,9 +534,7 @@ TEST_F(Control, RunningOutOfDescriptorsIsNoSpin) {
     EXPECT_EQ(::connect(caller.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
               0);
     ::usleep(100'000);
-    const uint64_t turns = turns_;
-    ::usleep(300'000);
-    EXPECT_LT(turns_ - turns, 20u) << "the loop spins";
+    expect_no_spin();
     taken.clear();
     ::setrlimit(RLIMIT_NOFILE, &before);
     EXPECT_TRUE(ask("pause\n"));
@@ -718,9 +721,7 @@ TEST_F(ControlFifo, WritersComeAndGo) {
     write("set * delay=5us\nresume\n");
     wait_until([this] { return heard().size() == 3; });
     EXPECT_THAT(heard(), ElementsAre("pause", "set * 5000", "resume"));
-    const uint64_t before = turns_;
-    ::usleep(300'000);
-    EXPECT_LT(turns_ - before, 20u) << "the loop spins when no writer is there";
+    expect_no_spin();
     write("pause\n");
     wait_until([this] { return heard().size() == 4; });
 }

@@ -59,9 +59,9 @@ class NativeSurvey::Impl {
     Result<std::vector<engine::Attached>> attach(const std::vector<uint32_t>& batch);
     Result<void> attach_file(const engine::FileProbes& file, const std::vector<pid_t>& pids,
                              std::vector<engine::Attached>& all);
-    Result<double> take_counts(std::map<uint32_t, double>* costs);
+    Result<void> take_counts(std::map<uint32_t, double>& costs, bool are_all_in_place);
     Result<bool> watch(const std::vector<uint32_t>& batch, nanoseconds time, nanoseconds min_time);
-    void mark_dear(const std::map<uint32_t, double>& costs, nanoseconds watched);
+    void mark_dear(const std::map<uint32_t, double>& costs, nanoseconds time);
     void pay_back() const;
     Result<void> watch_seen(Clock::time_point end);
     Result<void> watch_rest();
@@ -277,12 +277,12 @@ Result<void> NativeSurvey::Impl::attach_file(const engine::FileProbes& file,
     return {};
 }
 
-// Takes in what was counted since the last time; what that cost, in ns. `costs`: of each function,
-// whose calls are counted then; nullptr while not all probes of a batch are in place.
-Result<double> NativeSurvey::Impl::take_counts(std::map<uint32_t, double>* costs) {
+// Takes in what was counted since the last time: adds what it cost, in ns, to that of all counting
+// and to `costs`, by function. Calls count only where all probes of the batch are in place.
+Result<void> NativeSurvey::Impl::take_counts(std::map<uint32_t, double>& costs,
+                                             bool are_all_in_place) {
     const auto read = engines_.probes->read_counts();
     if (!read) return read.error();
-    double sum = 0;
     for (const engine::Counts& counts : *read) {
         if (counts.target >= functions_.size()) continue;
         uint64_t& before = counted_[{counts.target, counts.process}];
@@ -293,13 +293,12 @@ Result<double> NativeSurvey::Impl::take_counts(std::map<uint32_t, double>* costs
         const auto kind = static_cast<size_t>(function.match.site.kind);
         const double cost =
             static_cast<double>(more) * static_cast<double>(floors_.by_kind[kind].count());
-        sum += cost;
+        cost_ns_ += cost;
+        costs[counts.target] += cost;
         const auto pid = pid_of_.find(static_cast<uint32_t>(counts.process));
-        if (costs == nullptr || pid == pid_of_.end()) continue;
-        (*costs)[counts.target] += cost;
-        function.calls[pid->second] += more;
+        if (are_all_in_place && pid != pid_of_.end()) function.calls[pid->second] += more;
     }
-    return sum;
+    return {};
 }
 
 // Counts a batch for some time, for `min_time` of it also when the survey's is over: on a busy
@@ -307,39 +306,38 @@ Result<double> NativeSurvey::Impl::take_counts(std::map<uint32_t, double>* costs
 // was given up early.
 Result<bool> NativeSurvey::Impl::watch(const std::vector<uint32_t>& batch, nanoseconds time,
                                        nanoseconds min_time) {
+    const Clock::time_point attach_start = Clock::now();
+    std::map<uint32_t, double> costs;
     auto attached = attach(batch);
     if (!attached) return std::move(attached).error();
-    const auto before = take_counts(nullptr);
-    if (!before) return before.error();
-    cost_ns_ += *before;
+    if (auto taken = take_counts(costs, false); !taken) return std::move(taken).error();
+    const double cost_before = cost_ns_;
     const Clock::time_point start = Clock::now();
-    std::map<uint32_t, double> costs;
-    double cost = 0;
     bool is_too_dear = false;
     nanoseconds watched{0};
     do {
         std::this_thread::sleep_for(std::clamp<nanoseconds>(watched / 4, kLook, kLongestLook));
-        const auto more = take_counts(&costs);
-        if (!more) return more.error();
-        cost += *more;
+        if (auto taken = take_counts(costs, true); !taken) return std::move(taken).error();
         watched = Clock::now() - start;
         // Twice the budget for a moment can be paid back; more must stop at once.
+        const double cost = cost_ns_ - cost_before;
         is_too_dear = cost > 2 * options_.budget * static_cast<double>(watched.count()) &&
                       cost > options_.budget * 5e6;
     } while (!is_too_dear && !(*interrupted_)() &&
              (watched < min_time || (watched < time && !is_over())));
     engines_.probes->release(std::move(*attached));
-    const auto after = take_counts(nullptr);
-    if (!after) return after.error();
-    cost_ns_ += cost + *after;
+    if (auto taken = take_counts(costs, false); !taken) return std::move(taken).error();
     for (const uint32_t index : batch)
         if (!refused_.contains(index)) functions_[index].watched += watched;
-    if (is_too_dear) mark_dear(costs, watched);
+    // While probes are put in place and taken away calls cost the same, and of a large batch there
+    // are far more of them then: who is dear is known from all.
+    if (is_too_dear) mark_dear(costs, Clock::now() - attach_start);
     return !is_too_dear;
 }
 
-// Of a batch that was given up: those that must not be watched with the others.
-void NativeSurvey::Impl::mark_dear(const std::map<uint32_t, double>& costs, nanoseconds watched) {
+// Of a batch that was given up: those that must not be watched with the others. `time`: in which
+// they cost that.
+void NativeSurvey::Impl::mark_dear(const std::map<uint32_t, double>& costs, nanoseconds time) {
     std::vector<std::pair<double, uint32_t>> dearest;
     double left = 0;
     for (const auto& [index, cost] : costs) {
@@ -348,7 +346,7 @@ void NativeSurvey::Impl::mark_dear(const std::map<uint32_t, double>& costs, nano
     }
     std::sort(dearest.rbegin(), dearest.rend());
     for (const auto& [cost, index] : dearest) {
-        if (left <= options_.budget / 2 * static_cast<double>(watched.count())) break;
+        if (left <= options_.budget / 2 * static_cast<double>(time.count())) break;
         left -= cost;
         functions_[index].is_dear = true;
     }

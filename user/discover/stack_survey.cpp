@@ -107,6 +107,7 @@ class StackSampling {
     std::shared_ptr<stacks::NativeFiles> files_ = std::make_shared<stacks::NativeFiles>();
     std::map<pid_t, Process> processes_;
     std::vector<pid_t> refused_; // once told, not again
+    bool has_booked_ = false;
     StackSurvey result_;
 };
 
@@ -309,6 +310,9 @@ std::optional<std::vector<sb_thread>> StackSampling::list_and_copy(Process& proc
     const uint64_t now_ns = monotonic_ns();
     auto threads = sampler_->threads(process.pid);
     if (!threads) return std::nullopt;
+    // What is told lies between the first and the last time that is booked.
+    if (!std::exchange(has_booked_, true)) result_.from_ns = now_ns;
+    result_.to_ns = now_ns;
     book_all(process, *threads, now_ns);
     process.unreadable.clear();
     sampler_->drain([this](const stacks::ThreadSample& sample) { take(sample); }, kLongestDrain);
@@ -459,7 +463,7 @@ StackSurvey StackSampling::run() {
         }
         is_over = is_over || processes_.empty();
     }
-    result_.to_ns = monotonic_ns();
+    if (!has_booked_) result_.to_ns = monotonic_ns();
     for (auto& [pid, process] : processes_) close(process);
     if (sampler_) result_.profile.add_failed(Unread::kNoRoom, sampler_->lost());
     if (sampler_ && sampler_->gaps() > 0)

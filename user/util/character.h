@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 namespace speedbump {
 
@@ -49,10 +48,6 @@ inline constexpr uint32_t kInvalidByteBase = 0x110000;
     const bool is_surrogate = code >= 0xd800 && code <= 0xdfff;
     if (code < smallest || code > 0x10ffff || is_surrogate) return invalid;
     return {code, length};
-}
-
-inline Character decode_character(std::string_view text, size_t at) {
-    return decode_character(text.data(), text.size(), at);
 }
 
 } // namespace speedbump

@@ -10,6 +10,11 @@
 
 namespace speedbump {
 
+// The character that starts at text[at]; `at` must be inside the text.
+inline Character decode_character(std::string_view text, size_t at) {
+    return decode_character(text.data(), text.size(), at);
+}
+
 // `text` with everything that a terminal would not show as one plain character (control
 // characters, bytes that are no UTF-8, direction overrides) written as \xNN per byte; tabs too.
 std::string printable(std::string_view text);

@@ -7,7 +7,11 @@
 // more until as many different stacks were seen; else read from outside. Prints a line of JSON:
 // samples, still (of them, of threads off the CPUs), failed (reported as such by the reader), lost
 // (for want of room: this program did not come to read them), waited_ns (for a CPU, by this
-// program), wrong, stacks (how many different ones were seen), seconds, and the first wrong stack.
+// program, and for the host to give one back), wrong, stacks (how many different ones were seen),
+// seconds, and the first wrong stack. Writes "reads" to stderr when the first sample from outside
+// was taken.
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -116,6 +120,16 @@ long waited_ns() {
     return waited;
 }
 
+// What the host has taken of this machine's CPUs so far (steal time, proc_stat(5)).
+long stolen_ns() {
+    std::string cpu;
+    long ticks[8] = {}; // user, nice, system, idle, iowait, irq, softirq, steal
+    std::ifstream file("/proc/stat");
+    file >> cpu;
+    for (long& one : ticks) file >> one;
+    return ticks[7] * (1'000'000'000 / sysconf(_SC_CLK_TCK));
+}
+
 class Judge {
   public:
     explicit Judge(std::string mode) : mode_(std::move(mode)) {}
@@ -135,8 +149,8 @@ class Judge {
             "{\"samples\": %ld, \"still\": %ld, \"failed\": %ld, \"lost\": %ld, \"waited_ns\": "
             "%ld, "
             "\"wrong\": %ld, \"stacks\": %zu, \"seconds\": %.2f, \"first_wrong\": \"%s\"}\n",
-            samples, still, failed, lost, waited_ns(), wrong_, seen_.size(), seconds,
-            first_wrong_.c_str());
+            samples, still, failed, lost, waited_ns() + stolen_ns() - stolen_before_, wrong_,
+            seen_.size(), seconds, first_wrong_.c_str());
         if (std::getenv("STACK_CHECK_SHOW") != nullptr)
             for (const auto& [stack, count] : seen_)
                 std::printf("%8ld %s\n", count, stack.substr(0, 200).c_str());
@@ -145,6 +159,7 @@ class Judge {
 
   private:
     std::string mode_;
+    const long stolen_before_ = stolen_ns();
     long wrong_ = 0;
     std::map<std::string, long> seen_;
     std::string first_wrong_;
@@ -227,6 +242,7 @@ int main(int argc, char** argv) {
     const auto start = std::chrono::steady_clock::now();
     for (long i = 0; i < samples; ++i) {
         if (auto sampled = reader->sample(); !sampled) return fail(sampled.error().message);
+        if (i == 0) std::fputs("reads\n", stderr);
         bool is_complete = true;
         for (const ThreadStack* stack : reader->stacks())
             is_complete = judge.take(*stack) && is_complete;
