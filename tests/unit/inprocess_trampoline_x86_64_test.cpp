@@ -196,8 +196,12 @@ class TrampolineTest : public testing::TestWithParam<ClockSource> {
         component(5, offset_of(5), 64, "k");
         component(6, offset_of(6), 512, "zmm0 to zmm15");
         component(7, offset_of(7), 1024, "zmm16 to zmm31");
+        uint64_t others = 0; // such as PKRU, which stay as they are
+        std::memcpy(&others, area.data() + kHeader, sizeof others);
+        in_use |= others & ~kFilled;
         std::memcpy(area.data() + kHeader, &in_use, sizeof in_use);
     }
+    static constexpr uint64_t kFilled = 0b1110'0111; // components
     static size_t offset_of(unsigned component) {
         unsigned a = 0xd, b = 0, c = component, d = 0;
         asm("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));

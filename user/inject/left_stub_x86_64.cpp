@@ -30,12 +30,13 @@ Result<bool> remove_left_stub(pid_t pid, Clock::time_point deadline) {
     const size_t size = stub_bytes().size;
     Witness witness{*stub, {}};
     std::memcpy(witness.bytes.data(), stub_bytes().data, witness.bytes.size());
+    // Opened before it is looked at: an exec meanwhile would have it lead to another program.
+    const Fd memory(::open(fmt::format("/proc/{}/mem", pid).c_str(), O_RDWR | O_CLOEXEC));
     Quiet quiet{*stub, *stub + size, false};
     if (auto looked = change_code(pid, witness, {}, &quiet, deadline); !looked)
         return std::move(looked).error();
     if (!quiet.is_quiet) return false;
     // Whoever was in it has left, and nobody else will enter it: that takes the lock.
-    const Fd memory(::open(fmt::format("/proc/{}/mem", pid).c_str(), O_RDWR | O_CLOEXEC));
     const std::vector<char> zeros(size);
     if (!memory.valid() || pwrite(memory.get(), zeros.data(), size, static_cast<off_t>(*stub)) !=
                                static_cast<ssize_t>(size))

@@ -20,6 +20,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "inject/address_space.h"
@@ -201,13 +202,17 @@ class Stacks {
     template <typename Visit>
     bool visit(uint64_t stack_pointer, Visit&& visit_words) const {
         std::vector<uint64_t> starts = {stack_pointer};
-        std::set<uint64_t> seen;
-        while (!starts.empty()) {
+        std::map<uint64_t, uint64_t> seen; // by the end of a mapping: from where on
+        for (size_t parts = 0; !starts.empty();) {
             const uint64_t start = starts.back() & ~uint64_t{7};
             starts.pop_back();
-            const uint64_t end = space_.stack_end(start);
-            if (!seen.insert(end).second) continue;
-            if (seen.size() > kMaxStacks) return false;
+            uint64_t end = space_.stack_end(start);
+            // An alternate stack may lie above the one that was interrupted, in the same mapping.
+            if (const auto [known, is_new] = seen.try_emplace(end, start); !is_new) {
+                if (start >= known->second) continue;
+                end = std::exchange(known->second, start);
+            }
+            if (++parts > kMaxStacks) return false;
             std::vector<uint64_t> words(std::min(end - start, kMaxStackScan) / 8);
             words.resize(memory_.read_some(start, words.data(), words.size() * 8) / 8);
             if (!visit_words(start, words)) return false;

@@ -145,6 +145,11 @@ void PolledTree::look_at_members(std::vector<TreeEvent>& events) {
             entry = members_.erase(entry);
             continue;
         }
+        // Its first thread has ended, and with that what is told of its memory.
+        if (now->size == 0) {
+            ++entry;
+            continue;
+        }
         if (is_another_program(member.stat, *now))
             events.push_back(event_of(TreeEvent::Type::kExec, pid, *now, member.roots));
         else if (now->size != member.stat.size)
@@ -156,7 +161,10 @@ void PolledTree::look_at_members(std::vector<TreeEvent>& events) {
 
 void PolledTree::look_for_children(std::vector<TreeEvent>& events) {
     std::string last = last_pid();
-    if (last == last_pid_ && !looks_always_) return; // nobody has forked
+    // Once more after a fork: it takes its number some time before it is listed.
+    const bool is_new = last != last_pid_;
+    if (!is_new && !looks_again_ && !looks_always_) return;
+    looks_again_ = is_new;
     last_pid_ = std::move(last);
     std::vector<ListedProcess> list = list_proc();
     const auto is_settled = [&](const ListedProcess& process) {

@@ -77,6 +77,7 @@ class PolledTree final : public ProcessTree {
     std::vector<NewMapping> mapped_; // since they were last asked for
     Clock::time_point due_{};
     std::string last_pid_; // of all, when children were last looked for
+    bool looks_again_ = false;
 };
 
 } // namespace speedbump::tree

@@ -72,6 +72,10 @@ const char* unfit(const Span& span) {
     return nullptr;
 }
 
+Fd open_memory(pid_t pid) {
+    return Fd(::open(fmt::format("/proc/{}/mem", pid).c_str(), O_RDWR | O_CLOEXEC));
+}
+
 Result<Site> find_site(pid_t pid, int file, const std::vector<Span>& code, const Probe& probe) {
     const uint64_t offset = probe.file_offset;
     const Span* place = nullptr;
@@ -142,6 +146,9 @@ Result<std::shared_ptr<Batch>> Batch::prepare(pid_t pid, std::vector<Site> sites
         tables.capacity =
             std::max(tables.capacity, static_cast<uint32_t>(std::min(room, kMostCallers)));
     }
+    // Of the program that it is now: should it exec another one this leads nowhere.
+    const Fd memory = open_memory(pid);
+    if (!memory.valid()) return process::access_error(pid, "open its memory", errno);
     if (auto mapped = batch->map(table, tables, ledger); !mapped) return std::move(mapped).error();
     std::vector<Site> reachable;
     for (Site& site : batch->sites_) {
@@ -156,11 +163,13 @@ Result<std::shared_ptr<Batch>> Batch::prepare(pid_t pid, std::vector<Site> sites
     }
     batch->sites_ = std::move(reachable);
     batch->is_forgotten_.resize(batch->sites_.size());
-    auto filled = batch->fill();
+    auto filled = batch->fill(memory);
     for (size_t i = 0; i < callers.size() && filled; ++i)
         filled = batch->set_callers(pid, i, callers[i]);
     if (filled) return batch;
-    (void)batch->unmap(pid); // else it lies there and does nothing
+    char byte = 0;
+    if (pread(memory.get(), &byte, 1, static_cast<off_t>(batch->layout_.code)) == 1)
+        (void)batch->unmap(pid); // else it lies there and does nothing
     batch->forget(ledger);
     return std::move(filled).error();
 }
@@ -212,9 +221,7 @@ Result<void> Batch::map(const Table& table, const CallerTables& callers, Ledger&
     }
 }
 
-Result<void> Batch::fill() {
-    const Fd memory(::open(fmt::format("/proc/{}/mem", pid_).c_str(), O_RDWR | O_CLOEXEC));
-    if (!memory.valid()) return process::access_error(pid_, "open its memory", errno);
+Result<void> Batch::fill(const Fd& memory) {
     std::string code = region_head(layout_, identity_, clock_);
     if (code.empty()) return make_error(ErrorKind::kUnsupported, "the hook is too long");
     for (const Site& site : sites_) code += site.trampoline.bytes;
@@ -252,11 +259,17 @@ Result<void> Batch::set_callers(pid_t pid, size_t table,
                                       ranges.size(), capacity));
     const uint64_t at = layout_.callers_of(table);
     const std::string who = fmt::format("process {}", pid);
-    const Fd memory(::open(fmt::format("/proc/{}/mem", pid).c_str(), O_RDWR | O_CLOEXEC));
+    const Fd memory = open_memory(pid);
     if (!memory.valid()) return process::access_error(pid, "open its memory", errno);
+    // Read as it is written: it may run another program by now.
+    const auto get = [&](uint64_t where, void* data, size_t size) {
+        return pread(memory.get(), data, size, static_cast<off_t>(where)) ==
+               static_cast<ssize_t>(size);
+    };
     HookCallers there{};
-    if (process::RemoteMemory(pid).read_some(at, reinterpret_cast<unsigned char*>(&there),
-                                             sizeof there) != sizeof there)
+    Identity found{};
+    if (!get(layout_.code, found.data(), found.size()) || found != identity_ ||
+        !get(at, &there, sizeof there))
         return errno_error(who, ESRCH);
     const uint32_t half = (there.holds & 1) ^ 1;
     static_assert(sizeof(HookRange) == sizeof(process::AddressRange));

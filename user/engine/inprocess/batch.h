@@ -82,8 +82,10 @@ class Batch {
   private:
     Batch() = default;
     Result<void> map(const Table& table, const CallerTables& callers, Ledger& ledger);
-    Place place() const { return {pid_, false, layout_.code, layout_.settings, layout_.end}; }
-    Result<void> fill();
+    Place place() const {
+        return {pid_, false, layout_.code, layout_.settings, layout_.end, identity_};
+    }
+    Result<void> fill(const Fd& memory);
 
     pid_t pid_ = 0;
     std::vector<Site> sites_;

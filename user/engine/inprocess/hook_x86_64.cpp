@@ -36,6 +36,18 @@ HOOK_INLINE bool is_live(const HookSettings& settings) {
     return load(settings.armed) != 0 && (load(settings.owner) & kOwnerDied) == 0;
 }
 
+// 1: not a forked child that the loader has given no memory of its own; else 0.
+HOOK_INLINE uint64_t is_known_process(const HookRegion& region) {
+    return load(*reinterpret_cast<const ProcessWord*>(region.process)) & 1;
+}
+
+// Whether calls of the target are counted and delayed here.
+HOOK_INLINE bool delays(const HookRegion& region, const HookTarget& target) {
+    const auto& settings = *reinterpret_cast<const HookSettings*>(region.settings);
+    return is_live(settings) && load(target.enabled) != 0 &&
+           (is_known_process(region) != 0 || load(settings.follow) != 0);
+}
+
 // The kernel's code uses general registers alone, no locks and no thread-local storage, and may be
 // called in signal handlers, but keeps no promise about what it leaves on the stack: no address of
 // the region may be in a register that it would keep there, and none to which it has returned.
@@ -237,6 +249,8 @@ HOOK_APART bool is_thread(const HookThread& wanted) {
 extern "C" {
 
 HOOK bool speedbump_hook_filter(const HookSite* site) {
+    const auto& region = *reinterpret_cast<const HookRegion*>(site->region);
+    if (!delays(region, *reinterpret_cast<const HookTarget*>(site->target))) return false;
     if (site->callers != 0) {
         const auto frame = reinterpret_cast<uint64_t>(__builtin_frame_address(0));
         const uint64_t stack = frame + 2 * sizeof(uint64_t) + kSavedBytes;
@@ -247,7 +261,6 @@ HOOK bool speedbump_hook_filter(const HookSite* site) {
             return false;
     }
     const uint64_t thread = load(reinterpret_cast<const HookTarget*>(site->target)->thread);
-    const auto& region = *reinterpret_cast<const HookRegion*>(site->region);
     if (thread == 0) return true;
     return is_thread(
         reinterpret_cast<const HookThread*>(region.threads)[(thread - 1) % kMaxThreads]);
@@ -255,11 +268,9 @@ HOOK bool speedbump_hook_filter(const HookSite* site) {
 
 HOOK void speedbump_hook_call(const HookSite* site) {
     const auto& region = *reinterpret_cast<const HookRegion*>(site->region);
-    const auto& settings = *reinterpret_cast<const HookSettings*>(region.settings);
     const auto& target = *reinterpret_cast<const HookTarget*>(site->target);
-    if (!is_live(settings) || load(target.enabled) == 0) return;
-    const uint64_t is_known = load(*reinterpret_cast<const ProcessWord*>(region.process)) & 1;
-    if (!is_known && load(settings.follow) == 0) return;
+    if (!delays(region, target)) return;
+    const uint64_t is_known = is_known_process(region);
     HookCounts& counts =
         reinterpret_cast<HookCounts*>(site->counts)[is_known * kStripes + own_stripe()];
     add(counts.hits, 1);

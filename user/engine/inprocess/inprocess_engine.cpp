@@ -41,16 +41,15 @@ void take_all_out(const Ledger& ledger, ino_t table) {
     for (bool is_done = false; !is_done && Clock::now() < begin + kHeirTime;) {
         const std::vector<Entry> entries = ledger.entries();
         const std::vector<Place> places = ledger.places();
-        is_done = true;
         const std::vector<pid_t> having = processes_with(table);
+        is_done = having.empty(); // what they have forked meanwhile has them, too
         for (const pid_t pid : having)
             if (!take_out(pid, entries, Clock::now() + kTakeOutTimeout)) is_done = false;
         std::set<pid_t> pids(having.begin(), having.end());
         for (const Place& place : places) {
-            if (place.is_mapped) continue;
-            // A thread of that process may be at it just now.
+            // A thread of that process may be at it just now, or at taking it away.
             pids.insert(place.pid);
-            is_done = is_done && Clock::now() > begin + kMappingTime;
+            is_done = is_done && (place.is_mapped || Clock::now() > begin + kMappingTime);
         }
         for (const pid_t pid : pids)
             if (!clear_away(pid, table, places)) is_done = false;

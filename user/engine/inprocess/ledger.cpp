@@ -150,15 +150,18 @@ Result<void> unmap(pid_t pid, const Place& place) {
 }
 
 bool clear_away(pid_t pid, ino_t table, const std::vector<Place>& places) {
-    const auto is_its = [pid](const Place& place) { return place.pid == pid && !place.is_mapped; };
-    if (std::any_of(places.begin(), places.end(), is_its)) {
-        const auto removed = inject::remove_left_stub(pid, Clock::now() + kClearTimeout);
-        if (!removed || !*removed) return false;
-    }
+    const auto removed = inject::remove_left_stub(pid, Clock::now() + kClearTimeout);
+    if (removed ? !*removed : removed.error().kind != ErrorKind::kNotFound) return false;
     bool is_clear = true;
     for (const uint64_t settings : tables_in(pid, std::to_string(table))) {
-        const auto place = std::find_if(places.begin(), places.end(),
-                                        [&](const Place& one) { return one.settings == settings; });
+        // Regions of several processes may lie at the same place; one may not be filled yet.
+        const auto place = std::find_if(places.begin(), places.end(), [&](const Place& one) {
+            Identity there{};
+            return one.settings == settings &&
+                   process::RemoteMemory(pid).read_some(one.code, there.data(), there.size()) ==
+                       there.size() &&
+                   (there == one.identity || (one.pid == pid && there == Identity{}));
+        });
         if (place == places.end()) continue;
         inject::Witness witness{place->code, {}};
         const size_t read = process::RemoteMemory(pid).read_some(

@@ -32,6 +32,7 @@ struct Place {
     uint64_t code = 0; // it begins with that
     uint64_t settings = 0;
     uint64_t end = 0;
+    Identity identity{}; // that it begins with, once it is filled
 };
 
 // What has been put into processes, in memory that a process which outlives this one sees as well.
