@@ -345,8 +345,11 @@ void NativeSurvey::Impl::mark_dear(const std::map<uint32_t, double>& costs, nano
         left += cost;
     }
     std::sort(dearest.rbegin(), dearest.rend());
+    bool is_first = true; // it goes in any case: else the same batch would be given up for ever
     for (const auto& [cost, index] : dearest) {
-        if (left <= options_.budget / 2 * static_cast<double>(time.count())) break;
+        if (!std::exchange(is_first, false) &&
+            left <= options_.budget / 2 * static_cast<double>(time.count()))
+            break;
         left -= cost;
         functions_[index].is_dear = true;
     }

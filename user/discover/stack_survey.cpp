@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "discover/stack_survey.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
+#include <ctime>
 #include <map>
 #include <memory>
 #include <optional>
+#include <random>
 #include <set>
 #include <thread>
 #include <utility>
@@ -59,13 +59,11 @@ struct Process {
     std::vector<std::pair<pid_t, sb_thread_state>> states; // that the sampler knows
 };
 
-std::chrono::microseconds own_cpu_time() {
-    rusage usage{};
-    getrusage(RUSAGE_THREAD, &usage);
-    const auto time = [](const timeval& one) {
-        return std::chrono::seconds(one.tv_sec) + std::chrono::microseconds(one.tv_usec);
-    };
-    return time(usage.ru_utime) + time(usage.ru_stime);
+// getrusage() knows only what was up to the last tick.
+nanoseconds own_cpu_time() {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return std::chrono::seconds(time.tv_sec) + nanoseconds(time.tv_nsec);
 }
 
 class StackSampling {
@@ -108,6 +106,7 @@ class StackSampling {
     std::map<pid_t, Process> processes_;
     std::vector<pid_t> refused_; // once told, not again
     bool has_booked_ = false;
+    std::mt19937_64 random_{monotonic_ns()};
     StackSurvey result_;
 };
 
@@ -287,6 +286,7 @@ void StackSampling::count_asleep(Process& process, Still& still, uint64_t period
 void StackSampling::book_all(Process& process, const std::vector<sb_thread>& threads,
                              uint64_t now_ns) {
     for (const sb_thread& thread : threads) {
+        if (thread.ended != 0) continue; // a main thread that has left the others stays among them
         const auto tid = static_cast<pid_t>(thread.tid);
         ThreadAccount& account = process.accounts[tid];
         const sb_thread before = account.last;
@@ -450,8 +450,11 @@ StackSurvey StackSampling::run() {
             const auto before = own_cpu_time();
             look_at_all();
             const auto spent = own_cpu_time() - before;
-            // Not to fall out of step with the periods from the start on.
-            next = std::max(start + ((now - start) / period_ + 1) * period_,
+            // One in each period, at a random moment of it: the clocks of the CPUs have the same
+            // period, and would else tick each time just while this program has a thread's CPU.
+            const nanoseconds within(static_cast<int64_t>(
+                random_() % static_cast<uint64_t>(nanoseconds(period_).count())));
+            next = std::max(start + ((now - start) / period_ + 1) * period_ + within,
                             now + std::chrono::duration_cast<nanoseconds>(spent / kMaxShare));
         }
         if (sampler_) sampler_->drain([this](const auto& sample) { take(sample); }, kLongestDrain);

@@ -95,8 +95,8 @@ EffectLimits limits_of(const Document& document) {
 
 // However often it was looked at; what the interval reaches to besides, such as none where there
 // may be a slack, it goes on to reach to.
-Estimate at_any_look_of(const Estimate& estimate, size_t blocks) {
-    Estimate result = anytime(estimate, blocks);
+Estimate at_any_look_of(const Estimate& estimate, size_t blocks, double freedom) {
+    Estimate result = anytime(estimate, blocks, freedom);
     const auto reach = [](Interval& interval, const Interval& other) {
         interval = {std::min(interval.low, other.low), std::max(interval.high, other.high)};
     };
@@ -136,8 +136,8 @@ SlicedResult examine(const Document& document, const Fitted& fitted, bool at_any
         const double calls = static_cast<double>(sliced.calls) / sliced.hosts;
         if (units > 0) one.calls_per_unit = calls / units;
     }
-    const auto look = [&](const Estimate& estimate) {
-        return at_any_look ? at_any_look_of(estimate, regression.blocks) : estimate;
+    const auto look = [&](const Estimate& estimate, double freedom) {
+        return at_any_look ? at_any_look_of(estimate, regression.blocks, freedom) : estimate;
     };
     for (const Effect& effect : find_effects(regression, limits_of(document))) {
         if (effect.target == model.targets.size()) {
@@ -147,7 +147,7 @@ SlicedResult examine(const Document& document, const Fitted& fitted, bool at_any
         const size_t target = model.targets[effect.target];
         TargetResult& one = result.targets[target];
         one.shape = shape_of(effect, one.calls_per_unit);
-        one.shape.slope = look(one.shape.slope);
+        one.shape.slope = look(one.shape.slope, effect.freedom);
         one.shape.base = regression.period;
         one.blocks = regression.blocks;
         one.p = one.shape.slope.p;

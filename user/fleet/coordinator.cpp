@@ -76,6 +76,7 @@ class Coordinator {
     double next_look_s_ = kFirstLook, shown_s_ = 0;
     double share_ = experiment::kLargeShare; // of a unit's time, that a target which matters adds
     bool wants_smaller_ = false;             // what was measured is begun anew
+    nanoseconds pilot_{0};                   // what it took to choose doses
     bool is_precise_ = false;                // as it was looked at last
     uint8_t highest_ =
         experiment::kLevels; // level that is drawn: the guards left out what is larger
@@ -194,7 +195,8 @@ void Coordinator::forget_measured() {
 bool Coordinator::may_begin_smaller() const {
     const nanoseconds time = request_.experiment.time;
     return request_.experiment.doses.empty() && !request_.each &&
-           full_share() > experiment::kSmallShare && (time.count() == 0 || 2 * elapsed() <= time);
+           full_share() > experiment::kSmallShare &&
+           (time.count() == 0 || 2 * (elapsed() + pilot_) <= time);
 }
 
 void Coordinator::begin_smaller() {
@@ -327,7 +329,9 @@ void Coordinator::tell_of_hosts() {
 
 Result<Document> Coordinator::run() {
     if (auto warm = all_.warm_up(); !warm) return std::move(warm).error();
+    const uint64_t from = monotonic_ns();
     choose_doses();
+    pilot_ = nanoseconds(monotonic_ns() - from);
     measure_all();
     if (!document_.sliced) { // whose hosts these are
         document_.fleet.reset();

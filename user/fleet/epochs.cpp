@@ -140,7 +140,7 @@ void Epochs::take(size_t host, Taken taken) {
         if (pending == nullptr || pending->fates[host] != Fate::kAsked) continue;
         // Its clock has jumped, and nobody knows when.
         const int64_t shift = began - static_cast<int64_t>(start_of(taken.first));
-        if (static_cast<uint64_t>(std::abs(shift)) > count(slice_) / 2) {
+        if (static_cast<uint64_t>(std::abs(shift)) > count(slice_) / 2 + offset->error) {
             pending->fates[host] = Fate::kLost;
             continue;
         }

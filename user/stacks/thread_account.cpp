@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT
 #include "stacks/thread_account.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace speedbump::stacks {
 
 namespace {
+
+constexpr uint64_t kLongestTick = 10'000'000; // ns, with 100 Hz
 
 // How often.
 uint64_t left_by_itself(const sb_thread& thread) {
@@ -38,10 +41,14 @@ void ThreadAccount::book(const sb_thread& thread, uint64_t now_ns) {
     }
     const uint64_t waited = since(thread.waited_ns, before.waited_ns);
     waiting_ns += waited;
+    // What a thread runs on another CPU is booked at that one's ticks: too little at one look, too
+    // much at the next.
+    const uint64_t busy = waited + since(thread.ran_ns, before.ran_ns) + std::exchange(owed_ns, 0);
+    owed_ns = std::min(since(busy, elapsed), kLongestTick);
     // To sleep is to leave a CPU of one's own will. Else the rest is time in which interrupts, or a
     // hypervisor, had the CPU.
     if (!is_asleep(before) && left_by_itself(before) == left_by_itself(thread)) return;
-    asleep_ns += since(elapsed, waited + since(thread.ran_ns, before.ran_ns));
+    asleep_ns += since(elapsed, busy);
 }
 
 void ThreadAccount::wait_at(const Pending& stack) {

@@ -38,6 +38,7 @@ struct ThreadAccount {
     uint64_t last_ns = 0;
     uint64_t asleep_ns = 0; // not counted yet
     uint64_t waiting_ns = 0;
+    uint64_t owed_ns = 0;            // ran or waited more than has passed: its account had lagged
     std::optional<Pending> waits_at; // what it waits for a CPU with, as far as that is known
     std::optional<Pending> ran_at;   // what it was last seen running with
 

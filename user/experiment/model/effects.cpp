@@ -2,6 +2,7 @@
 #include "experiment/model/effects.h"
 
 #include <algorithm>
+#include <boost/math/distributions/normal.hpp>
 #include <boost/math/distributions/students_t.hpp>
 #include <cmath>
 #include <utility>
@@ -312,6 +313,7 @@ Straight fit_straight(const Doses& doses, const EffectLimits& limits) {
 Effect effect_of(size_t target, const Doses& doses, const EffectLimits& limits) {
     Effect effect;
     effect.target = target;
+    effect.freedom = doses.freedom;
     effect.criticality = estimate_of(0, INFINITY, 0);
     const Straight fitted = fit_straight(doses, limits);
     if (!fitted.precision) return effect;
@@ -341,14 +343,22 @@ Effect effect_of(size_t target, const Doses& doses, const EffectLimits& limits) 
     return effect;
 }
 
+// The deviate of the normal law that is as rare as this t.
+double as_normal(double t, double freedom) {
+    if (!(freedom > 0)) return 0;
+    const double tail = cdf(complement(boost::math::students_t(freedom), t));
+    return quantile(complement(boost::math::normal(), std::max(tail, 1e-300)));
+}
+
 // How far from a straight line a target's effect is seen to be with doses up to a level, of its own
 // or together with others', in standard errors.
 double bend_of(const Regression& regression, size_t target, size_t level,
                const EffectLimits& limits) {
     const double together =
         target < regression.together.size() ? regression.together[target][level] : 0;
-    const Straight alone = fit_straight(doses_of(regression, target, level), limits);
-    return std::max(together, std::sqrt(std::max(0.0, alone.bend())));
+    const Doses doses = doses_of(regression, target, level);
+    const Straight alone = fit_straight(doses, limits);
+    return std::max(together, as_normal(std::sqrt(std::max(0.0, alone.bend())), doses.pooled));
 }
 
 // The highest level with which no bend is seen.

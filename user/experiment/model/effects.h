@@ -35,6 +35,7 @@ struct Effect {
     Estimate slack;         // hinge only: ns per call
     double least_slack = 0; // ns per call: one below it would not have been told from a line
     Finding finding = Finding::kSilent;
+    double freedom = 0; // of the errors
 };
 
 // One for each target with a delay.
