@@ -2,8 +2,10 @@
 """Experiments with --engine=inprocess, on a program that wants all CPUs."""
 
 import known_experiments
-from harness import expect_restored, main, need_jumps, on_each_clock
-from inprocess_test import ENGINE, leftover_mappings
+from harness import (
+    PROGRAMS, as_nobody, expect_restored, main, need_jumps, on_each_clock, readable,
+)
+from inprocess_test import ENGINE, leftover_mappings, unprivileged
 
 
 @on_each_clock
@@ -44,6 +46,25 @@ def test_an_experiment_arm_by_arm_takes_the_jumps_out_and_puts_them_back() -> No
     assert arms.count("off") == 4, arms
     expect_restored(service.pid)
     assert leftover_mappings(service.pid) == 0
+
+
+def test_without_any_rights_the_progress_is_counted_by_jumps_too() -> None:
+    need_jumps()
+    program = readable(str(PROGRAMS / "known_service"))
+    service = known_experiments.start_service(*as_nobody(), program, "serial")
+    nobody = unprivileged()
+    for how in (("--slice=5ms", "--precision=25%", "--time=90s"),
+                ("--doses=50us,100us", "--slice=200ms", "--precision=25%", "--time=90s")):
+        done = known_experiments.Experiment(
+            service.pid, "+exe:unit*\n+exe:work_a\n", ENGINE, "--max-slowdown=400%", *how, **nobody)
+        assert done.status == 0, done
+        assert "+exe:unit* names, too: they are no part of that target" in done.err, done
+        known_experiments.expect_k(done, "+exe:work_a", 0.85, 1.15)
+        # Who counts cannot be taken out to see what looking costs.
+        arms = {one["arm"] for block in done.document["blocks"] for one in block["slices"]}
+        assert "off" not in arms, arms
+        expect_restored(service.pid)
+        assert leftover_mappings(service.pid) == 0
 
 
 if __name__ == "__main__":

@@ -107,16 +107,21 @@ def test_without_any_rights_processes_of_ones_own_are_slowed_and_followed() -> N
         assert leftover_mappings(one.pid) == 0
 
 
-def test_without_any_rights_other_processes_are_refused_and_progress_too() -> None:
+def test_without_any_rights_other_processes_are_refused_and_what_bpf_counts() -> None:
     need_jumps()
     others = start_puppet()
     own = start_puppet(readable(PUPPET), before=as_nobody())
     done = Run("attach", ENGINE, "--duration=1s", "--pid", str(others.pid),
                targets_file("+exe:work_push"), **unprivileged())
     assert done.status == 4 and "without root only your own processes" in done.err, done
-    done = Run("experiment", ENGINE, "--pid", str(own.pid), "--progress", "native:exe:work_nop",
+    for point in ("latency:exe:work_nop", "syscall:write"):
+        done = Run("experiment", ENGINE, "--pid", str(own.pid), "--progress", point, "--time=1s",
+                   targets_file("+exe:work_push"), **unprivileged())
+        assert done.status == 4 and f"progress point {point}: " in done.err, done
+        assert "it is counted by BPF programs" in done.err, done
+    done = Run("experiment", ENGINE, "--pid", str(own.pid), "--progress", "native:exe:nonesuch",
                "--time=1s", targets_file("+exe:work_push"), **unprivileged())
-    assert done.status == 4 and "counted as progress by BPF programs" in done.err, done
+    assert done.status == 1 and "nonesuch: is in none of the processes" in done.err, done
     for one in (others, own):
         expect_restored(one.pid)
 

@@ -45,6 +45,7 @@ class WithDocument(Run):
 
     def __init__(self, command: str, *arguments: str, **options):
         folder = scratch()
+        folder.chmod(0o777)  # whoever runs it
         self.json_path, self.html_path = folder / "result.json", folder / "report.html"
         super().__init__(command, f"--output={self.json_path}", f"--html={self.html_path}",
                          *arguments, **options)

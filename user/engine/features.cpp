@@ -148,27 +148,8 @@ constexpr const char* kGrantLine =
     "sudo chgrp speedbump \"$f\" && sudo chmod 0750 \"$f\" && "
     "sudo setcap cap_bpf,cap_perfmon,cap_sys_ptrace=ep \"$f\"";
 
-} // namespace
-
-bool is_declared_absent(std::string_view name) {
-    const char* without = std::getenv("SPEEDBUMP_WITHOUT");
-    std::stringstream names(without ? without : "");
-    for (std::string one; std::getline(names, one, ',');)
-        if (one == name) return true;
-    return false;
-}
-
-Features probe_features() {
-    const QuietLibbpf quiet;
-    Features features;
-    features.btf = access("/sys/kernel/btf/vmlinux", R_OK) == 0;
-    if (Skeleton skeleton = load_programs(features); skeleton && features.uprobe_multi)
-        try_uprobe_multi(features, std::move(skeleton));
-    if (!features.nop5_optimized && !features.nop5_is_safe)
-        features.nop5_is_safe = has_no_trampoline();
-    features.mmap_events = MappingWatch::open().has_value();
-    features.kmod = access("/dev/speed_bump", F_OK) == 0;
-
+// What SPEEDBUMP_WITHOUT names.
+void take_off_declared(Features& features) {
     const auto without = is_declared_absent;
     if (without("btf")) features.btf = features.bpf = features.tracepoint_btf = false;
     if (without("bpf")) features.bpf = false;
@@ -182,6 +163,39 @@ Features probe_features() {
     if (without("ring")) features.small_ring = true;
     if (without("members")) features.few_members = true;
     if (without("fentry")) features.no_fentry = true;
+}
+
+} // namespace
+
+bool is_declared_absent(std::string_view name) {
+    const char* without = std::getenv("SPEEDBUMP_WITHOUT");
+    std::stringstream names(without ? without : "");
+    for (std::string one; std::getline(names, one, ',');)
+        if (one == name) return true;
+    return false;
+}
+
+Result<void> require_attach_rights() {
+    const QuietLibbpf quiet;
+    Features features;
+    features.btf = access("/sys/kernel/btf/vmlinux", R_OK) == 0;
+    load_programs(features);
+    take_off_declared(features);
+    return require_attach_rights(features);
+}
+
+Features probe_features() {
+    const QuietLibbpf quiet;
+    Features features;
+    features.btf = access("/sys/kernel/btf/vmlinux", R_OK) == 0;
+    if (Skeleton skeleton = load_programs(features); skeleton && features.uprobe_multi)
+        try_uprobe_multi(features, std::move(skeleton));
+    if (!features.nop5_optimized && !features.nop5_is_safe)
+        features.nop5_is_safe = has_no_trampoline();
+    features.mmap_events = MappingWatch::open().has_value();
+    features.kmod = access("/dev/speed_bump", F_OK) == 0;
+
+    take_off_declared(features);
     return features;
 }
 

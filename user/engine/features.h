@@ -47,6 +47,9 @@ elf::SiteOptions site_options(const Features& features);
 // The kPermission error that names exactly the capability that is missing for attaching to others'
 // processes (CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE), or kUnsupported with the missing feature.
 Result<void> require_attach_rights(const Features& features);
+// The same of this host, at less cost, and without a thread (where the in-process engine is still
+// to be opened, which must be alone).
+Result<void> require_attach_rights();
 // Everything doctor prints about the host.
 std::vector<Check> check_host(const Features& features);
 

@@ -20,7 +20,7 @@ nanoseconds settle_of(nanoseconds slice, nanoseconds longest_delay) {
 
 Columns::Columns(session::Session& session,
                  const std::vector<std::unique_ptr<ProgressPoint>>& points,
-                 std::vector<Members> targets, std::map<size_t, uint32_t> progress)
+                 std::vector<Members> targets, TargetProgress progress)
     : session_(session),
       points_(points),
       targets_(std::move(targets)),
@@ -34,7 +34,8 @@ Columns::~Columns() {
     session_.schedule()->end();
     for (const Members& members : targets_)
         for (const uint32_t member : members) session_.set_column(member, std::nullopt);
-    for (const auto& [point, target] : progress_) session_.set_column(target, std::nullopt);
+    for (const auto& [point, members] : progress_)
+        for (const uint32_t member : members) session_.set_column(member, std::nullopt);
 }
 
 Result<void> Columns::set() {
@@ -44,10 +45,26 @@ Result<void> Columns::set() {
     if (session_.schedule() == nullptr ||
         session_.schedule()->columns() < targets_.size() + progress_.size())
         return refused();
+    if (is_shared())
+        return make_error(ErrorKind::kUsage,
+                          "a progress point is one of several lines that are one target (--whole), "
+                          "which slices can't tell apart")
+            .with_hint("leave its line out, or take a --slice of more than 50ms");
     if (!set_targets()) return refused();
     if (!begin_points())
         return make_error(ErrorKind::kUnsupported, "a progress point does not tell of slices");
     return {};
+}
+
+// Whether a progress point is a part of a target.
+bool Columns::is_shared() const {
+    for (const auto& [point, members] : progress_)
+        for (const Members& target : targets_)
+            if (target != members &&
+                std::find_first_of(target.begin(), target.end(), members.begin(), members.end()) !=
+                    target.end())
+                return true;
+    return false;
 }
 
 // False where one can't be.
@@ -57,13 +74,17 @@ bool Columns::set_targets() {
         for (const uint32_t member : targets_[column])
             if (!session_.set_column(member, column)) return false;
     uint32_t next = count_of_targets;
-    for (const auto& [point, target] : progress_) {
-        const Members alone = {target};
-        const auto same = std::find(targets_.begin(), targets_.end(), alone);
+    std::map<Members, uint32_t> columns; // of points that are none of the targets
+    for (const auto& [point, members] : progress_) {
+        const auto same = std::find(targets_.begin(), targets_.end(), members);
         progress_columns_[point] = static_cast<size_t>(same - targets_.begin());
         if (same != targets_.end()) continue;
-        progress_columns_[point] = next;
-        if (!session_.set_column(target, next++)) return false;
+        const auto [column, is_new] = columns.try_emplace(members, next);
+        progress_columns_[point] = column->second;
+        if (!is_new) continue; // the same point again
+        for (const uint32_t member : members)
+            if (!session_.set_column(member, next)) return false;
+        ++next;
     }
     return true;
 }

@@ -13,24 +13,22 @@
 
 namespace speedbump::experiment {
 
-// Targets of a session that are delayed alike, in one column of its schedule: by their index.
-using Members = std::vector<uint32_t>;
-
 // The targets and progress points of a session in the columns of its schedule, and what is counted
 // in them. Not thread-safe.
 class Columns {
   public:
-    // `progress`: points that are targets of the session (Python functions), which of the points
-    // and which target's calls they are, of none of `targets` or of one alone. The other points
-    // must be such as tell of slices. The session and the points outlive this.
+    // `progress`: points that are targets of the session, none of those of `targets` or just those
+    // of one. The other points must be such as tell of slices. The session and the points outlive
+    // this.
     Columns(session::Session& session, const std::vector<std::unique_ptr<ProgressPoint>>& points,
-            std::vector<Members> targets, std::map<size_t, uint32_t> progress);
+            std::vector<Members> targets, TargetProgress progress);
     // Ends its delays, and gives the targets their own back.
     ~Columns();
     Columns(const Columns&) = delete;
     Columns& operator=(const Columns&) = delete;
 
-    // kUnsupported where the session or a point can't do it.
+    // kUnsupported where the session or a point can't do it, kUsage where a point is a part of a
+    // target.
     Result<void> set();
     // A schedule that begins anew. False where a point can't be told by slice.
     bool begin(uint64_t start_ns, nanoseconds slice);
@@ -38,13 +36,14 @@ class Columns {
     SliceReading take();
 
   private:
+    bool is_shared() const;
     bool set_targets();
     bool begin_points();
 
     session::Session& session_;
     const std::vector<std::unique_ptr<ProgressPoint>>& points_;
     std::vector<Members> targets_;
-    std::map<size_t, uint32_t> progress_;
+    TargetProgress progress_;
     std::map<size_t, size_t> progress_columns_; // of points that are targets
     std::vector<nanoseconds> floors_;           // of each target
 };

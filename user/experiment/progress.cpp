@@ -55,23 +55,23 @@ class Calls : public ProgressPoint {
     ProgressProbes probes_; // after the programs, so that they go first
 };
 
-// Calls of Python functions: a line of the session's own targets, delay 0.
-class PythonCalls : public ProgressPoint {
+// Calls of targets of the session.
+class TargetCalls : public ProgressPoint {
   public:
-    PythonCalls(session::Session& session, size_t line) {
-        const session::Snapshot snapshot = session.snapshot();
-        for (uint32_t index = 0; index < snapshot.targets.size(); ++index)
-            if (snapshot.targets[index].line_index == line) target_ = index;
-    }
+    explicit TargetCalls(Members members) : members_(std::move(members)) {}
 
     Result<Reading> read(const Totals& totals) override {
-        if (target_ >= totals.targets.size())
-            return make_error(ErrorKind::kIo, "the calls cannot be counted");
-        return Reading{totals.targets[target_].hits, totals.at_ns};
+        Reading reading{0, totals.at_ns};
+        for (const uint32_t member : members_) {
+            if (member >= totals.targets.size())
+                return make_error(ErrorKind::kIo, "the calls cannot be counted");
+            reading.units += totals.targets[member].hits;
+        }
+        return reading;
     }
 
   private:
-    uint32_t target_ = 0;
+    const Members members_;
 };
 
 Result<std::unique_ptr<ProgressPoint>> open_counter(const ProgressSpec& spec,
@@ -92,7 +92,7 @@ Result<std::unique_ptr<ProgressPoint>> open_counter(const ProgressSpec& spec,
 } // namespace
 
 Result<std::vector<std::unique_ptr<ProgressPoint>>> open_progress(
-    const std::vector<ProgressSpec>& specs, const std::vector<PythonProgress>& python,
+    const std::vector<ProgressSpec>& specs, const TargetProgress& targets,
     session::Session& session, const std::function<void(const std::string&)>& warn) {
     if (specs.size() > SB_MAX_PROGRESS)
         return make_error(ErrorKind::kUsage,
@@ -107,14 +107,12 @@ Result<std::vector<std::unique_ptr<ProgressPoint>>> open_progress(
     std::shared_ptr<Programs> programs;
     for (uint32_t index = 0; index < specs.size(); ++index) {
         const ProgressSpec& spec = specs[index];
+        if (const auto own = targets.find(index); own != targets.end()) {
+            points.push_back(std::make_unique<TargetCalls>(own->second));
+            continue;
+        }
         Result<std::unique_ptr<ProgressPoint>> opened = std::unique_ptr<ProgressPoint>();
         switch (spec.kind) {
-            case Kind::kPython:
-                for (const PythonProgress& one : python)
-                    if (one.progress == index)
-                        opened = std::unique_ptr<ProgressPoint>(
-                            std::make_unique<PythonCalls>(session, one.line));
-                break;
             case Kind::kSyscall:
                 opened = open_syscall(spec.first, session, warn);
                 break;
@@ -131,7 +129,9 @@ Result<std::vector<std::unique_ptr<ProgressPoint>>> open_progress(
                 if (!programs) {
                     auto loaded =
                         Programs::load(session, static_cast<uint32_t>(specs.size()), has_device);
-                    if (!loaded) return std::move(loaded).error();
+                    if (!loaded)
+                        return std::move(loaded).error().with_context("progress point " +
+                                                                      spec.text);
                     programs = std::move(*loaded);
                 }
                 opened = spec.kind == Kind::kDevice ? open_device(spec, programs, index, pids)

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,17 +49,17 @@ class ProgressPoint {
     virtual uint64_t lost() { return 0; }
 };
 
-// What a session of the experiment must know of its progress points: kPython ones are lines of its
-// targets file.
-struct PythonProgress {
-    size_t progress = 0; // which of the points
-    size_t line = 0;     // in the session's targets file
-};
+// Targets of a session, by their index, that are counted or delayed alike.
+using Members = std::vector<uint32_t>;
 
-// Opens all of them for the processes of the session, which must outlive them. kNotFound when a
-// point is in none of the processes. `warn` receives one line per warning.
+// Points whose units are calls of targets of the session itself: by their number.
+using TargetProgress = std::map<size_t, Members>;
+
+// Opens all of them for the processes of the session, which must outlive them: kPython ones, and
+// kNative ones that are in `targets`, by what the session counts, the others by themselves.
+// kNotFound when a point is in none of the processes. `warn` receives one line per warning.
 Result<std::vector<std::unique_ptr<ProgressPoint>>> open_progress(
-    const std::vector<ProgressSpec>& specs, const std::vector<PythonProgress>& python,
+    const std::vector<ProgressSpec>& specs, const TargetProgress& targets,
     session::Session& session, const std::function<void(const std::string&)>& warn);
 
 // What happened at a device between two readings.

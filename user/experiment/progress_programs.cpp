@@ -22,10 +22,10 @@ struct Call {
 Result<void> require_programs(const session::Session& session) {
     if (session.tree_map() >= 0) return {};
     return make_error(ErrorKind::kPermission,
-                      "native functions and system calls are counted as progress by BPF programs, "
-                      "for which there are no rights here")
+                      "it is counted by BPF programs, for which there are no rights here")
         .with_hint(
-            "run as root (sudo), or count calls of a Python function: --progress python:...");
+            "run as root (sudo), or count calls of a function: --progress native:... or "
+            "python:...");
 }
 
 SliceCounter::SliceCounter(engine::MapMemory memory, uint32_t points)

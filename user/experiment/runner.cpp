@@ -78,7 +78,7 @@ void Runner::choose_doses(size_t target) {
 // A block that does not come to its end is kept as far as it got: its arms are in random order.
 void Runner::run_block(const std::vector<size_t>& targets, bool confirms) {
     const size_t number = document_.blocks.size();
-    const bool with_off = request_.off_arm && !confirms &&
+    const bool with_off = request_.off_arm && !confirms && subject_.can_take_out() &&
                           (!subject_.has_python() || number % kOffEachBlocksOfPython == 0);
     Block block;
     block.confirms = confirms;

@@ -60,6 +60,7 @@ class SlicedRunner {
     double share_ = kLargeShare;  // of a unit's time, which each target that matters adds
     double chance_ = kEvenChance; // of a dose, in a slice
     bool wants_smaller_ = false;
+    nanoseconds pilot_{0};    // what it took to choose doses
     bool is_precise_ = false; // as it was looked at last
     double next_look_s_ = kFirstLook;
     double shown_s_ = 0;
@@ -112,10 +113,7 @@ TrialPlan SlicedRunner::plan() const {
         one.members = subject_.groups()[target];
         if (!document_.targets[target].doses.empty()) one.dose = document_.targets[target].doses[0];
     }
-    const auto& targets = subject_.session().snapshot().targets;
-    for (const PythonProgress& python : subject_.python_progress())
-        for (uint32_t index = 0; index < targets.size(); ++index)
-            if (targets[index].line_index == python.line) plan.progress[python.progress] = index;
+    plan.progress = subject_.target_progress();
     return plan;
 }
 
@@ -155,11 +153,11 @@ void SlicedRunner::forget_measured() {
     shown_s_ = 0;
 }
 
-// Doses are large, the runner's own choice and not the user's, and enough time is left to begin
-// anew.
+// Doses are large, the runner's own choice and not the user's, and enough time is left to choose
+// and to measure anew.
 bool SlicedRunner::may_begin_smaller() const {
     return request_.doses.empty() && std::min(share_, request_.max_slowdown) > kSmallShare &&
-           (request_.time.count() == 0 || 2 * subject_.elapsed() <= request_.time);
+           (request_.time.count() == 0 || 2 * (subject_.elapsed() + pilot_) <= request_.time);
 }
 
 void SlicedRunner::begin_smaller() {
@@ -244,7 +242,9 @@ Result<void> SlicedRunner::run_trial() {
 }
 
 Result<void> SlicedRunner::run() {
+    const uint64_t from = monotonic_ns();
     choose_doses();
+    pilot_ = nanoseconds(monotonic_ns() - from);
     subject_.begin();
     const bool any = std::any_of(document_.targets.begin(), document_.targets.end(),
                                  [](const Target& target) { return !target.doses.empty(); });
@@ -267,10 +267,12 @@ Result<uint32_t> columns_for_slices(const Request& request) {
     if (request.slice < kShortestSwitched) return refuse("1ms is the shortest");
     if (request.blocks > 0)
         return refuse("there are no blocks to count: give --time or --precision");
+    const bool may_be_jumps = request.session.engine == session::EngineChoice::kInprocess;
     size_t columns = 0;
     for (const targets::TargetLine& line : request.file.lines) columns += !line.exclude;
     for (const ProgressSpec& spec : request.progress) {
-        columns += spec.kind == ProgressSpec::Kind::kPython;
+        columns += spec.kind == ProgressSpec::Kind::kPython ||
+                   (spec.kind == ProgressSpec::Kind::kNative && may_be_jumps);
         if (!is_told_by_slice(spec))
             return refuse("progress of " + spec.text + " can't be told by slice");
     }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "experiment/host.h"
 #include "targets/parser.h"
@@ -76,19 +77,9 @@ Result<void> Subject::attach(uint32_t columns) {
         line.options.duration.reset();
         has_python_ |= line.runtime == targets::Runtime::kPython && !line.exclude;
     }
-    for (size_t point = 0; point < request_.progress.size(); ++point) {
-        if (request_.progress[point].kind != ProgressSpec::Kind::kPython) continue;
-        auto line = line_of(request_.progress[point]);
-        if (!line) return std::move(line).error();
-        // The last line decides: a second one would take the functions of an equal target.
-        const auto same = std::find_if(
-            file.lines.begin(), file.lines.end(),
-            [&](const targets::TargetLine& other) { return other.original == line->original; });
-        python_progress_.push_back({point, static_cast<size_t>(same - file.lines.begin())});
-        if (same != file.lines.end()) continue;
-        line->options.delay = nanoseconds(0);
-        file.lines.push_back(std::move(*line));
-    }
+    auto lines = add_progress_lines(request_, file);
+    if (!lines) return std::move(lines).error();
+    progress_lines_ = std::move(*lines);
     const size_t first_spare = file.lines.size();
     if (request_.bisect && has_python_) add_spare_lines(file);
     session::SessionOptions options = request_.session;
@@ -105,7 +96,10 @@ Result<void> Subject::attach(uint32_t columns) {
         if (known[index].runtime == targets::Runtime::kPython &&
             known[index].line_index >= first_spare)
             spares_.push_back({known[index].line_index, index});
-    auto points = open_progress(request_.progress, python_progress_, *session_, told);
+    auto counted = find_progress_targets(request_, progress_lines_, *session_, told);
+    if (!counted) return std::move(counted).error();
+    target_progress_ = std::move(*counted);
+    auto points = open_progress(request_.progress, target_progress_, *session_, told);
     if (!points) return std::move(points).error();
     points_ = std::move(*points);
     bad_readings_.resize(points_.size());
@@ -165,8 +159,17 @@ Result<void> Subject::find_targets() {
         document_.targets.push_back(std::move(target));
         groups_.push_back(std::move(group));
     }
-    if (snapshot.nothing_matched && snapshot.hook_failure) return *snapshot.hook_failure;
-    if (snapshot.nothing_matched || document_.targets.empty())
+    // A jump that counts progress alone is no target.
+    const bool has_native = std::any_of(groups_.begin(), groups_.end(), [&](const Members& group) {
+        return std::any_of(group.begin(), group.end(), [&](uint32_t index) {
+            return snapshot.targets[index].runtime == targets::Runtime::kNative;
+        });
+    });
+    const bool has_nothing =
+        snapshot.nothing_matched ||
+        (progress_lines_.has_jumps && !has_native && snapshot.python_matches.empty());
+    if (has_nothing && snapshot.hook_failure) return *snapshot.hook_failure;
+    if (has_nothing || document_.targets.empty())
         return make_error(ErrorKind::kNothingMatched, "no target matched anything");
     return {};
 }
@@ -364,7 +367,7 @@ void Subject::apply(const Arm& arm, nanoseconds length) {
     is_out_ = out;
     if (out) {
         std::set<size_t> lines;
-        for (const PythonProgress& python : python_progress_) lines.insert(python.line);
+        for (const auto& [point, line] : progress_lines_.lines) lines.insert(line);
         session_->take_out(!lines.empty(), lines);
     } else if (auto put = session_->put_back(); !put) {
         stop_ = Stop{"the probes cannot be put back: " + put.error().message, false};

@@ -13,6 +13,7 @@
 #include "experiment/document.h"
 #include "experiment/progress.h"
 #include "experiment/runner.h"
+#include "experiment/target_progress.h"
 #include "session/session.h"
 #include "util/result.h"
 
@@ -99,8 +100,11 @@ class Subject {
     const std::vector<std::vector<uint32_t>>& groups() const { return groups_; }
     const std::vector<pid_t>& pids() const { return pids_; }
     const std::vector<std::unique_ptr<ProgressPoint>>& points() const { return points_; }
-    const std::vector<PythonProgress>& python_progress() const { return python_progress_; }
+    // The progress points that are targets of the session.
+    const TargetProgress& target_progress() const { return target_progress_; }
     bool has_python() const { return has_python_; }
+    // Whether the probes can be taken out for a while: not where they count the progress.
+    bool can_take_out() const { return !progress_lines_.has_jumps; }
     // So long that an arm tells something: settings.slice, unless a shorter one was asked for.
     nanoseconds arm_length() const { return arm_length_; }
     // Of the first progress point without delay, in ns, as it was last.
@@ -136,7 +140,8 @@ class Subject {
     const Hooks& hooks_;
     Document& document_;
     std::vector<std::vector<uint32_t>> groups_; // session targets of each of the document's
-    std::vector<PythonProgress> python_progress_;
+    ProgressLines progress_lines_;
+    TargetProgress target_progress_;
     std::vector<Spare> spares_;
     std::unique_ptr<session::Session> session_;
     std::vector<std::unique_ptr<ProgressPoint>> points_; // after the session

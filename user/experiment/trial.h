@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -30,10 +29,9 @@ struct TrialPlan {
     double chance = kEvenChance; // of a dose, of each target in each slice
     uint8_t highest = kLevels;   // level; where a larger dose was drawn it is this one
     std::vector<TrialTarget> targets;
-    // Progress points that are targets of the session (Python functions): which of the points, and
-    // which target's calls they are, of none of `targets` or of one alone. The other points must be
-    // such as tell of slices.
-    std::map<size_t, uint32_t> progress{};
+    // Progress points that are targets of the session: none of those of `targets`, or just those of
+    // one. The other points must be such as tell of slices.
+    TargetProgress progress{};
 
     // That the session must have been attached with.
     uint32_t columns() const { return static_cast<uint32_t>(targets.size() + progress.size()); }

@@ -121,13 +121,8 @@ class Agent {
         if (!columns) return columns.error();
         if (auto attached = subject_.attach(*columns); !attached) return attached;
         if (auto found = subject_.find_targets(); !found) return found;
-        std::map<size_t, uint32_t> progress;
-        const auto& targets = subject_.session().snapshot().targets;
-        for (const experiment::PythonProgress& python : subject_.python_progress())
-            for (uint32_t index = 0; index < targets.size(); ++index)
-                if (targets[index].line_index == python.line) progress[python.progress] = index;
         columns_.emplace(subject_.session(), subject_.points(), subject_.groups(),
-                         std::move(progress));
+                         subject_.target_progress());
         if (auto set = columns_->set(); !set) return set;
         tell_what_is_attached();
         subject_.warn_all(experiment::host_warnings(subject_.pids()));
