@@ -7,18 +7,20 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdlib>
 #include <map>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "experiment/model/effects.h"
+#include "promises.h"
 #include "services.h"
 #include "util/numbers.h"
 
 using namespace speedbump;
 using experiment::Finding;
+using simulated::holds;
+using simulated::share;
 
 namespace {
 
@@ -57,10 +59,6 @@ void add(Tally& tally, const experiment::Effect& effect, double truth, uint64_t 
         tally.told_hidden += effect.finding == Finding::kHidden;
         tally.wrongly_matters += effect.finding == Finding::kMatters;
     }
-}
-
-double share(size_t part, size_t all) {
-    return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all);
 }
 
 // A target that delays nothing and is taken for one that does.
@@ -155,11 +153,6 @@ Tally total(const std::map<std::string, Tally>& tallies) {
     return all;
 }
 
-bool holds(bool promise, const std::string& text) {
-    if (!promise) fmt::print("not as promised: {}\n", text);
-    return promise;
-}
-
 bool is_as_promised(const Tally& all) {
     const double covered = share(all.covered, all.intervals);
     bool good = holds(covered >= 0.93 && covered <= 0.97, "95 +- 2 % of the intervals");
@@ -173,9 +166,7 @@ bool is_as_promised(const Tally& all) {
 } // namespace
 
 int main(int count, char** arguments) {
-    const size_t services = count > 1 ? std::strtoull(arguments[1], nullptr, 0) : 1000;
-    const uint64_t seed = count > 2 ? std::strtoull(arguments[2], nullptr, 0)
-                                    : (uint64_t{std::random_device{}()} << 20);
+    const auto [services, seed] = simulated::draws_of(count, arguments, 1000);
     fmt::print("{} services from seed {}\n", services, seed);
     fmt::print("{:14} {:>5} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6}\n", "", "k",
                "cover", "+-", ">0.2", "found", "hidden", "0", "found", "matter", "silent", "sham");

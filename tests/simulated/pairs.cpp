@@ -6,18 +6,20 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "experiment/pair.h"
+#include "promises.h"
 #include "util/numbers.h"
 
 using namespace speedbump;
 using experiment::Judgement;
 using experiment::kSideA;
 using experiment::kSideB;
+using simulated::holds;
+using simulated::share;
 
 namespace {
 
@@ -111,17 +113,10 @@ void examine(double change, Tally& tally, std::mt19937_64& random) {
     tally.false_less += change < kLimit && is_called;
 }
 
-bool holds(bool promise, const std::string& text) {
-    if (!promise) fmt::print("not as promised: {}\n", text);
-    return promise;
-}
-
 } // namespace
 
 int main(int count, char** arguments) {
-    const size_t pairs = count > 1 ? std::strtoull(arguments[1], nullptr, 0) : 1000;
-    const uint64_t seed = count > 2 ? std::strtoull(arguments[2], nullptr, 0)
-                                    : (uint64_t{std::random_device{}()} << 20);
+    const auto [pairs, seed] = simulated::draws_of(count, arguments, 1000);
     fmt::print("{} pairs of 60 s from seed {}\n", pairs, seed);
     Tally tally;
     for (size_t pair = 0; pair < pairs; ++pair) {
@@ -138,9 +133,6 @@ int main(int count, char** arguments) {
         "below 1 %; {} undecided\n",
         tally.worse, tally.found, tally.false_none, tally.none, tally.false_less, tally.less,
         tally.undecided);
-    const auto share = [](size_t part, size_t all) {
-        return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all);
-    };
     bool good = holds(share(tally.covered, tally.pairs) >= 0.93, "95 +- 2 % of the intervals");
     good &= holds(share(tally.found, tally.worse) >= 0.95, "95 % of those of 1 % or more found");
     good &=

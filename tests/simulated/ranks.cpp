@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <random>
 #include <string>
 #include <vector>
@@ -15,10 +14,13 @@
 #include "experiment/model/effects.h"
 #include "fleet/combine.h"
 #include "jobs.h"
+#include "promises.h"
 #include "util/numbers.h"
 
 using namespace speedbump;
 using experiment::Finding;
+using simulated::holds;
+using simulated::share;
 
 namespace {
 
@@ -103,10 +105,6 @@ void examine(uint64_t seed, bool by_user, Tally& tally) {
         add(tally, job, doses[effect.target], effect, seed);
 }
 
-double share(size_t part, size_t all) {
-    return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all);
-}
-
 void print(const std::string& doses, const Tally& tally) {
     fmt::print(
         "{}: of {} jobs {} intervals, {:.1f} % hold the truth, half of them within +- {:.3f}\n",
@@ -123,11 +121,6 @@ void print(const std::string& doses, const Tally& tally) {
         100 * median(tally.slack_errors));
 }
 
-bool holds(bool promise, const std::string& text) {
-    if (!promise) fmt::print("not as promised: {}\n", text);
-    return promise;
-}
-
 bool is_as_promised(const Tally& all) {
     const double covered = share(all.covered, all.intervals);
     bool good = holds(covered >= 0.93, "95 % of the intervals or more");
@@ -140,9 +133,7 @@ bool is_as_promised(const Tally& all) {
 } // namespace
 
 int main(int count, char** arguments) {
-    const size_t jobs = count > 1 ? std::strtoull(arguments[1], nullptr, 0) : 500;
-    const uint64_t seed = count > 2 ? std::strtoull(arguments[2], nullptr, 0)
-                                    : (uint64_t{std::random_device{}()} << 20);
+    const auto [jobs, seed] = simulated::draws_of(count, arguments, 500);
     fmt::print("{} jobs from seed {}\n", jobs, seed);
     Tally chosen, named;
     for (size_t job = 0; job < jobs; ++job)

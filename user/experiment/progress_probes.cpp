@@ -4,13 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
-#include <filesystem>
 
 #include "elf/moved_code.h"
 #include "process/maps.h"
 #include "process/memory.h"
 #include "session/outsiders.h"
+#include "util/proc.h"
 
 namespace speedbump::experiment {
 
@@ -54,11 +53,7 @@ bool is_in_jump(pid_t pid, const process::FileKey& file, int descriptor, uint64_
 std::set<process::FileKey> shared_with_others(const std::set<process::FileKey>& files,
                                               const std::set<pid_t>& tree) {
     std::set<process::FileKey> shared;
-    std::error_code ignored;
-    for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
-        const std::string name = entry.path().filename();
-        if (!std::isdigit(static_cast<unsigned char>(name[0]))) continue;
-        const pid_t pid = std::atoi(name.c_str());
+    for (const pid_t pid : list_pids()) {
         if (pid == ::getpid() || tree.contains(pid)) continue;
         shared.merge(session::mapped_of(pid, files));
         if (shared.size() == files.size()) break;

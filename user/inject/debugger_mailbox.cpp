@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "inject/debugger_mailbox.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -55,9 +54,9 @@ bool has_debugger_mailbox(const cpython::Interpreter& interpreter) {
 }
 
 Result<DebuggerMailbox> find_debugger_mailbox(pid_t pid, const cpython::Interpreter& interpreter) {
-    const std::string place = "/proc/" + std::to_string(pid) + "/mem";
-    Fd memory(::open(place.c_str(), O_RDWR | O_CLOEXEC));
-    if (!memory.valid()) return process::access_error(pid, "open its memory", errno);
+    auto opened = process::open_memory(pid);
+    if (!opened) return std::move(opened).error();
+    Fd memory = std::move(*opened);
     // Only now, so that this memory is that of what is looked at, or of nothing any more.
     if (auto ours = process::require_ours({&pid, 1}); !ours) return std::move(ours).error();
     if (!is_still_there(pid, interpreter))

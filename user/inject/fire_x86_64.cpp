@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "inject/fire.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
@@ -16,6 +15,7 @@
 #include "inject/fire_plan.h"
 #include "inject/hold.h"
 #include "inject/process_state.h"
+#include "process/memory.h"
 #include "process/ownership.h"
 #include "process/threads.h"
 
@@ -91,8 +91,9 @@ Result<std::unique_ptr<Fire>> Fire::prepare(pid_t pid, const std::vector<RemoteM
     }
     plan->pid_fd = Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
     if (!plan->pid_fd.valid()) return errno_error(fmt::format("process {}", pid), errno);
-    plan->memory_file = Fd(::open(fmt::format("/proc/{}/mem", pid).c_str(), O_RDWR | O_CLOEXEC));
-    if (!plan->memory_file.valid()) return process::access_error(pid, "open its memory", errno);
+    auto opened = process::open_memory(pid);
+    if (!opened) return std::move(opened).error();
+    plan->memory_file = std::move(*opened);
     // Only now, so that this memory is that of a process of ours, or of a program before.
     if (auto ours = process::require_ours({&pid, 1}); !ours) return std::move(ours).error();
 

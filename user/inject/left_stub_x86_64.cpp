@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "inject/left_stub.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -31,15 +30,16 @@ Result<bool> remove_left_stub(pid_t pid, Clock::time_point deadline) {
     Witness witness{*stub, {}};
     std::memcpy(witness.bytes.data(), stub_bytes().data, witness.bytes.size());
     // Opened before it is looked at: an exec meanwhile would have it lead to another program.
-    const Fd memory(::open(fmt::format("/proc/{}/mem", pid).c_str(), O_RDWR | O_CLOEXEC));
+    const auto memory = process::open_memory(pid);
+    if (!memory) return memory.error();
     Quiet quiet{*stub, *stub + size, false};
     if (auto looked = change_code(pid, witness, {}, &quiet, deadline); !looked)
         return std::move(looked).error();
     if (!quiet.is_quiet) return false;
     // Whoever was in it has left, and nobody else will enter it: that takes the lock.
     const std::vector<char> zeros(size);
-    if (!memory.valid() || pwrite(memory.get(), zeros.data(), size, static_cast<off_t>(*stub)) !=
-                               static_cast<ssize_t>(size))
+    if (pwrite(memory->get(), zeros.data(), size, static_cast<off_t>(*stub)) !=
+        static_cast<ssize_t>(size))
         return errno_error(fmt::format("process {}: write its memory", pid), errno);
     return true;
 }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "inject/stop_all.h"
 
-#include <dirent.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/kcmp.h>
 #include <sys/ptrace.h>
@@ -12,9 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -32,6 +28,7 @@
 #include "process/memory.h"
 #include "process/threads.h"
 #include "util/fd.h"
+#include "util/proc.h"
 
 namespace speedbump::inject {
 namespace {
@@ -180,11 +177,10 @@ Result<HeldProcess::Held> HeldProcess::hold(Clock::time_point deadline) {
 
 // A process that has the same memory, which nobody holds: a child of vfork() or clone().
 std::optional<pid_t> sharer_of(pid_t pid) {
-    const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir("/proc"), closedir);
-    if (!directory) return pid;
-    while (const dirent* entry = readdir(directory.get())) {
-        const auto other = static_cast<pid_t>(std::strtol(entry->d_name, nullptr, 10));
-        if (other <= 0 || other == pid) continue;
+    const std::vector<pid_t> all = list_pids();
+    if (all.empty()) return pid; // nobody knows
+    for (const pid_t other : all) {
+        if (other == pid) continue;
         const long same = syscall(SYS_kcmp, pid, other, KCMP_VM, 0, 0);
         if (same == 0 || (same < 0 && errno == ENOSYS)) return other;
     }
@@ -337,8 +333,9 @@ class Attempt {
             return false;
         }
         // Opened now: what it was before may have been another program's.
-        const Fd memory(::open(fmt::format("/proc/{}/mem", pid_).c_str(), O_RDWR | O_CLOEXEC));
-        if (!memory.valid()) return process::access_error(pid_, "open its memory", errno);
+        const auto opened = process::open_memory(pid_);
+        if (!opened) return opened.error();
+        const Fd& memory = *opened;
         std::array<unsigned char, sizeof(witness_.bytes)> there{};
         if (pread(memory.get(), there.data(), there.size(), static_cast<off_t>(witness_.address)) !=
                 static_cast<ssize_t>(there.size()) ||

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "process/memory.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -89,6 +91,12 @@ size_t RemoteMemory::read_some(uint64_t address, void* buffer, size_t size) cons
         if (hole) break;
     }
     return done;
+}
+
+Result<Fd> open_memory(pid_t pid) {
+    Fd memory(::open(("/proc/" + std::to_string(pid) + "/mem").c_str(), O_RDWR | O_CLOEXEC));
+    if (!memory.valid()) return access_error(pid, "open its memory", errno);
+    return memory;
 }
 
 } // namespace speedbump::process

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 
+#include "util/fd.h"
 #include "util/result.h"
 
 namespace speedbump::process {
@@ -19,6 +20,10 @@ using Piece = iovec;
 inline Piece piece(uint64_t address, size_t size) {
     return {reinterpret_cast<void*>(address), size}; // NOLINT: an address of another process
 }
+
+// The memory of a process as a file, to be read and written: that of the program which it runs now.
+// After an exec it leads nowhere. Errors as access_error().
+Result<Fd> open_memory(pid_t pid);
 
 // The memory of another process, by process_vm_readv: no stop, no ptrace attachment; nothing else
 // reads it. Needs CAP_SYS_PTRACE or the right to ptrace; kPermission with a hint otherwise. Cheap

@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include <charconv>
-#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -55,14 +53,7 @@ pid_t PidNames::here(uint32_t pid_namespace, pid_t pid) {
     const std::pair name(pid_namespace, pid);
     if (const auto known = known_.find(name); known != known_.end()) return known->second;
     if (!unknown_.insert(name).second) return 0;
-    std::error_code error;
-    for (std::filesystem::directory_iterator at("/proc", error), end; !error && at != end;
-         at.increment(error)) {
-        const std::string entry = at->path().filename();
-        pid_t number = 0;
-        const auto parsed = std::from_chars(entry.data(), entry.data() + entry.size(), number);
-        if (parsed.ec == std::errc() && parsed.ptr == entry.data() + entry.size()) note(number);
-    }
+    for (const pid_t number : list_pids()) note(number);
     const auto found = known_.find(name);
     return found != known_.end() ? found->second : 0;
 }

@@ -5,9 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "util/proc.h"
@@ -79,14 +76,9 @@ std::optional<ProcessStat> parse_process_stat(std::string_view text) {
 
 std::vector<ListedProcess> list_proc() {
     std::vector<ListedProcess> list;
-    std::error_code error;
-    for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end;
-         entry.increment(error)) {
-        const std::string name = entry->path().filename();
-        uint32_t pid = 0;
-        const auto read = std::from_chars(name.data(), name.data() + name.size(), pid);
-        if (read.ec != std::errc() || read.ptr != name.data() + name.size()) continue;
-        if (const auto stat = read_process_stat(pid)) list.push_back(listed(pid, *stat));
+    for (const pid_t pid : list_pids()) {
+        const auto tgid = static_cast<uint32_t>(pid);
+        if (const auto stat = read_process_stat(tgid)) list.push_back(listed(tgid, *stat));
     }
     return list;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "util/proc.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
+#include <memory>
 #include <system_error>
 
 #include "util/fd.h"
@@ -42,6 +44,20 @@ std::string_view status_field(std::string_view status, std::string_view name) {
 
 std::string status_field(pid_t pid, std::string_view name) {
     return std::string(status_field(read_proc(fmt::format("/proc/{}/status", pid)), name));
+}
+
+// Not by std::filesystem: its iterator may throw between two entries.
+std::vector<pid_t> list_pids() {
+    std::vector<pid_t> pids;
+    const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir("/proc"), ::closedir);
+    if (!directory) return pids;
+    while (const dirent* entry = ::readdir(directory.get())) {
+        const std::string_view name = entry->d_name;
+        pid_t pid = 0;
+        const auto read = std::from_chars(name.data(), name.data() + name.size(), pid);
+        if (read.ec == std::errc() && read.ptr == name.data() + name.size()) pids.push_back(pid);
+    }
+    return pids;
 }
 
 pid_t parent_of(pid_t pid) {

@@ -20,6 +20,9 @@ std::string_view status_field(std::string_view status, std::string_view name);
 // The same of a process that is read for it.
 std::string status_field(pid_t pid, std::string_view name);
 
+// The processes that /proc shows; empty when it can't be read.
+std::vector<pid_t> list_pids();
+
 // The parent's PID as this program sees it; 0 when it sees none.
 pid_t parent_of(pid_t pid);
 

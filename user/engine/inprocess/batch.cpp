@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "engine/inprocess/batch.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -70,10 +69,6 @@ const char* unfit(const Span& span) {
         return "its code is mapped as shared memory, where a change would reach the file";
     if (span.writable) return "its code is mapped writable";
     return nullptr;
-}
-
-Fd open_memory(pid_t pid) {
-    return Fd(::open(fmt::format("/proc/{}/mem", pid).c_str(), O_RDWR | O_CLOEXEC));
 }
 
 Result<Site> find_site(pid_t pid, int file, const std::vector<Span>& code, const Probe& probe) {
@@ -147,8 +142,9 @@ Result<std::shared_ptr<Batch>> Batch::prepare(pid_t pid, std::vector<Site> sites
             std::max(tables.capacity, static_cast<uint32_t>(std::min(room, kMostCallers)));
     }
     // Of the program that it is now: should it exec another one this leads nowhere.
-    const Fd memory = open_memory(pid);
-    if (!memory.valid()) return process::access_error(pid, "open its memory", errno);
+    const auto opened = process::open_memory(pid);
+    if (!opened) return opened.error();
+    const Fd& memory = *opened;
     if (auto mapped = batch->map(table, tables, ledger); !mapped) return std::move(mapped).error();
     std::vector<Site> reachable;
     for (Site& site : batch->sites_) {
@@ -259,8 +255,9 @@ Result<void> Batch::set_callers(pid_t pid, size_t table,
                                       ranges.size(), capacity));
     const uint64_t at = layout_.callers_of(table);
     const std::string who = fmt::format("process {}", pid);
-    const Fd memory = open_memory(pid);
-    if (!memory.valid()) return process::access_error(pid, "open its memory", errno);
+    const auto opened = process::open_memory(pid);
+    if (!opened) return opened.error();
+    const Fd& memory = *opened;
     // Read as it is written: it may run another program by now.
     const auto get = [&](uint64_t where, void* data, size_t size) {
         return pread(memory.get(), data, size, static_cast<off_t>(where)) ==

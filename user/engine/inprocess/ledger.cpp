@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "engine/inprocess/ledger.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -17,6 +16,7 @@
 #include "inject/mapper.h"
 #include "process/memory.h"
 #include "util/fd.h"
+#include "util/proc.h"
 
 namespace speedbump::engine::inprocess {
 
@@ -132,12 +132,8 @@ std::vector<uint64_t> tables_in(pid_t pid, const std::string& inode) {
 std::vector<pid_t> processes_with(ino_t table) {
     const std::string inode = std::to_string(table);
     std::vector<pid_t> found;
-    const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir("/proc"), closedir);
-    if (!directory) return found;
-    while (const dirent* entry = readdir(directory.get())) {
-        const auto pid = static_cast<pid_t>(std::strtol(entry->d_name, nullptr, 10));
-        if (pid > 0 && pid != getpid() && !tables_in(pid, inode).empty()) found.push_back(pid);
-    }
+    for (const pid_t pid : list_pids())
+        if (pid != getpid() && !tables_in(pid, inode).empty()) found.push_back(pid);
     return found;
 }
 
