@@ -34,6 +34,23 @@
 #define SB_NOP5_IS_SAFE true
 #endif
 
+/*
+ * Of a probed call the kernel pushes or mends the address on the stack alone (emulate_push_stack(),
+ * UPROBE_FIX_CALL in arch/x86/kernel/uprobes.c): its return would fault under a shadow stack.
+ */
+static inline bool sb_call_is_safe(void)
+{
+#ifdef X86_FEATURE_USER_SHSTK
+	return !boot_cpu_has(X86_FEATURE_USER_SHSTK);
+#else
+	return true;
+#endif
+}
+
+/* Before 7.2 (at the latest) tracepoints call with preemption off, where RT's locks can't be taken. */
+#define SB_RT_IS_UNSAFE \
+	(IS_ENABLED(CONFIG_PREEMPT_RT) && LINUX_VERSION_CODE < KERNEL_VERSION(7, 2, 0))
+
 struct sb_uprobe {
 	struct uprobe_consumer consumer;
 	struct inode *inode;

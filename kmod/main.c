@@ -19,6 +19,10 @@ static int __init sb_init(void)
 
 	if (!sb_max_targets || sb_max_targets > SB_MAX_TARGETS)
 		return -EINVAL;
+	if (SB_RT_IS_UNSAFE) {
+		pr_err("speed_bump: a kernel with PREEMPT_RT has to be Linux 7.2 or later\n");
+		return -EOPNOTSUPP;
+	}
 	ret = sb_spin_init();
 	if (ret)
 		return ret;

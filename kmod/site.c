@@ -388,30 +388,42 @@ static int sb_at_entry(const struct sb_reader *reader, u64 offset)
 	return sb_elf_entry(reader, offset);
 }
 
-int sb_site_check(const struct sb_reader *reader, u64 offset, bool nop5_is_safe)
+/* Of the forms that sb_site_length() takes. */
+static bool sb_is_call(const u8 *code)
 {
-	u8 code[SB_SITE_MAX];
+	if ((*code & 0xf0) == 0x40)
+		code++;
+	return *code == 0xe8 || (*code == 0xff && (code[1] >> 3 & 7) == 2);
+}
+
+int sb_site_check(const struct sb_reader *reader, u64 offset, struct sb_site_kernel kernel,
+		  u8 code[SB_SITE_MAX])
+{
 	ssize_t got;
 	int ret;
 
 	if (offset >= reader->size)
 		return -ENOENT;
-	got = reader->read(reader->context, code, min_t(u64, sizeof(code), reader->size - offset),
+	memset(code, 0, SB_SITE_MAX);
+	got = reader->read(reader->context, code, min_t(u64, SB_SITE_MAX, reader->size - offset),
 			   offset);
 	if (got < 0)
 		return got;
 	ret = sb_site_length(code, got);
 	if (ret == sizeof(sb_nop5) && !memcmp(code, sb_nop5, sizeof(sb_nop5))) {
-		ret = nop5_is_safe ? sb_at_entry(reader, offset) : -ENOENT;
+		ret = kernel.nop5_is_safe ? sb_at_entry(reader, offset) : -ENOENT;
 		return ret == -ENOENT ? -EOPNOTSUPP : ret;
 	}
+	if (ret > 0 && !kernel.call_is_safe && sb_is_call(code))
+		return -EOPNOTSUPP;
 	return ret < 0 ? ret : 0;
 }
 
 #else
 
 /* No instruction of this machine is known yet to be safe here: none is taken. */
-int sb_site_check(const struct sb_reader *reader, u64 offset, bool nop5_is_safe)
+int sb_site_check(const struct sb_reader *reader, u64 offset, struct sb_site_kernel kernel,
+		  u8 code[SB_SITE_MAX])
 {
 	return -EOPNOTSUPP;
 }

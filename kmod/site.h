@@ -17,11 +17,18 @@
  */
 int sb_site_length(const u8 *code, size_t length);
 
+/* What this kernel does right besides. */
+struct sb_site_kernel {
+	bool nop5_is_safe;	/* SB_NOP5_IS_SAFE: 5-byte nops, where a function begins */
+	bool call_is_safe;	/* sb_call_is_safe(): no process has a shadow stack */
+};
+
 /*
  * Whether a probe may sit at `offset` of the file: 0; -EOPNOTSUPP when what stands there is no such
- * instruction, or a 5-byte nop, unless `nop5_is_safe` (SB_NOP5_IS_SAFE) and it is where a function
- * begins; or the errno of the file.
+ * instruction, or one that this kernel does not do right; or the errno of the file. `code` becomes
+ * what stands there, 0 behind the file's end.
  */
-int sb_site_check(const struct sb_reader *reader, u64 offset, bool nop5_is_safe);
+int sb_site_check(const struct sb_reader *reader, u64 offset, struct sb_site_kernel kernel,
+		  u8 code[SB_SITE_MAX]);
 
 #endif

@@ -5,13 +5,13 @@
 
 #include <linux/list.h>
 #include <linux/mutex.h>
-#include <linux/path.h>
 #include <linux/percpu.h>
 #include <linux/refcount.h>
 
 #include "command.h"
 #include "compat.h"
 #include "sb_common.h"
+#include "site.h"
 
 struct sb_target;
 struct sb_tree;
@@ -37,13 +37,16 @@ struct sb_file {
 struct sb_target {
 	struct list_head node;		/* in sb_targets, by sb_lock */
 	struct hlist_node by_name;
-	struct path path;		/* pins the mount: it can't be unmounted */
+	struct file *opened;		/* pins the mount: it can't be unmounted */
 	struct sb_file files[SB_FILES];
 	bool overlay;			/* the path's own inode is not the file's */
 	loff_t offset;
+	u8 code[SB_SITE_MAX];		/* what stood there when it was checked */
 	u64 delay_ns;
 	u64 number;			/* ascending in sb_targets */
 	bool removed;			/* ends its spins */
+	bool emulated;			/* nothing is left to step behind its hits, as has been seen */
+	bool stale;			/* its breakpoints are to be renewed; by sb_lock */
 	const void *owner;		/* the open device it was added through, or NULL */
 	struct sb_tree __rcu *tree;	/* the filter, or NULL */
 	struct sb_counts __percpu *counts;

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
+#include <linux/hash.h>
 #include <linux/ktime.h>
+#include <linux/rcupdate.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
 #include <linux/task_work.h>
+#include <linux/uprobes.h>
 #include <linux/wait_bit.h>
 
 #include "speed_bump.h"
@@ -13,11 +16,18 @@
  * the task is on its way back to its program, where it holds nothing.
  */
 #define SB_INLINE_SPIN_NS (50 * NSEC_PER_USEC)
+/*
+ * A task that has its first instruction still to step keeps, while it spins later, one of the 32
+ * slots of its memory, for which others sleep. Beyond this many its spins are in the handler.
+ */
+#define SB_SLOTS_MAX 24
+#define SB_MEMORY_BITS 8
 
 struct sb_spin {
 	struct callback_head head;
 	struct sb_target *target;
 	void (*work)(void);
+	atomic_t *slots;		/* of which it may have one, or NULL */
 	u64 delay_ns;
 	unsigned int epoch;
 };
@@ -27,11 +37,33 @@ DEFINE_PER_CPU(struct sb_counts, sb_total);
 
 static struct kmem_cache *sb_spin_cache;
 static atomic_t sb_deferred = ATOMIC_INIT(0);
+/* by a hash of the memory: those of two may be counted as one's */
+static atomic_t sb_slots[1 << SB_MEMORY_BITS];
+
+/* A signal that dumps core kills at its delivery, which waits for the spin. */
+static bool sb_core_signal_pending(void)
+{
+	const struct sighand_struct *handlers;
+	sigset_t pending;
+	int sig;
+
+	if (likely(!signal_pending(current)) || current->ptrace)
+		return false;
+	sigorsets(&pending, &current->pending.signal, &current->signal->shared_pending.signal);
+	sigandnsets(&pending, &pending, &current->blocked);
+	/* nobody else can give it others */
+	handlers = rcu_dereference_protected(current->sighand, true);
+	for (sig = 1; sig < SIGRTMIN; sig++)
+		if (sigismember(&pending, sig) && sig_kernel_coredump(sig) &&
+		    handlers->action[sig - 1].sa.sa_handler == SIG_DFL)
+			return true;
+	return false;
+}
 
 static bool sb_spin_ends(const struct sb_target *target, unsigned int epoch)
 {
 	return READ_ONCE(sb_epoch) != epoch || READ_ONCE(target->removed) ||
-	       fatal_signal_pending(current);
+	       fatal_signal_pending(current) || sb_core_signal_pending();
 }
 
 static void sb_spin(struct sb_target *target, u64 delay_ns, unsigned int epoch)
@@ -40,7 +72,8 @@ static void sb_spin(struct sb_target *target, u64 delay_ns, unsigned int epoch)
 
 	do {
 		cpu_relax();
-		/* kernels that are not preemptible would keep the CPU's other tasks waiting */
+		/* nor may others wait: for this CPU, or for RCU Tasks, which preemption does not serve */
+		rcu_tasks_classic_qs(current, false);
 		cond_resched();
 		passed = ktime_get_ns() - start;
 		/* a delay that is lowered meanwhile is over when it would be over now */
@@ -55,17 +88,10 @@ static void sb_spin(struct sb_target *target, u64 delay_ns, unsigned int epoch)
 }
 
 #ifdef SB_TASK_WORK
-static void sb_spin_run(struct callback_head *head)
+static void sb_spin_free(struct sb_spin *spin)
 {
-	struct sb_spin *spin = container_of(head, struct sb_spin, head);
-
-	/* a task that is past its fatal signal has no signal pending any more */
-	if (!(current->flags & PF_EXITING)) {
-		if (spin->work)
-			spin->work();
-		else
-			sb_spin(spin->target, spin->delay_ns, spin->epoch);
-	}
+	if (spin->slots)
+		atomic_dec(spin->slots);
 	if (spin->target)
 		sb_target_put(spin->target);
 	kmem_cache_free(sb_spin_cache, spin);
@@ -73,31 +99,53 @@ static void sb_spin_run(struct callback_head *head)
 		wake_up_var(&sb_deferred);
 }
 
+static void sb_spin_run(struct callback_head *head)
+{
+	struct sb_spin *spin = container_of(head, struct sb_spin, head);
+
+	/* a task that is past its fatal signal has no signal pending any more */
+	if (!(current->flags & PF_EXITING)) {
+		if (spin->slots && !current->utask->active_uprobe)
+			WRITE_ONCE(spin->target->emulated, true);
+		if (spin->work)
+			spin->work();
+		else
+			sb_spin(spin->target, spin->delay_ns, spin->epoch);
+	}
+	sb_spin_free(spin);
+}
+
 static int sb_spin_queue(struct sb_target *target, void (*work)(void), u64 delay_ns,
 			 unsigned int epoch)
 {
-	struct sb_spin *spin = kmem_cache_alloc(sb_spin_cache, GFP_NOWAIT | __GFP_NOWARN);
+	struct sb_spin *spin = kmem_cache_zalloc(sb_spin_cache, GFP_NOWAIT | __GFP_NOWARN);
 	int ret;
 
 	if (!spin)
 		return -ENOMEM;
+	atomic_inc(&sb_deferred);
 	init_task_work(&spin->head, sb_spin_run);
-	spin->target = target;
 	spin->work = work;
 	spin->delay_ns = delay_ns;
 	spin->epoch = epoch;
-	if (target)
+	if (target) {
 		refcount_inc(&target->users);
-	atomic_inc(&sb_deferred);
+		spin->target = target;
+	}
+	if (target && !READ_ONCE(target->emulated)) {
+		atomic_t *slots = &sb_slots[hash_ptr(current->mm, SB_MEMORY_BITS)];
+
+		ret = -EBUSY;
+		if (!atomic_add_unless(slots, 1, SB_SLOTS_MAX))
+			goto out;
+		spin->slots = slots;
+	}
+	/* fails for a task that exits, and will never return to its program */
 	ret = task_work_add(current, &spin->head, TWA_RESUME);
 	if (!ret)
 		return 0;
-	/* it exits, and will never return to its program */
-	if (target)
-		sb_target_put(target);
-	kmem_cache_free(sb_spin_cache, spin);
-	if (atomic_dec_and_test(&sb_deferred))
-		wake_up_var(&sb_deferred);
+out:
+	sb_spin_free(spin);
 	return ret;
 }
 #else

@@ -204,10 +204,24 @@ static void sb_clear_probes(struct sb_target *target)
 	}
 }
 
+/* Whether the file, which may have been written to, still holds what was checked. */
+static int sb_check_code(const struct sb_target *target)
+{
+	u8 code[SB_SITE_MAX] = {};
+	loff_t position = target->offset;
+	ssize_t got = kernel_read(target->opened, code, sizeof(code), &position);
+
+	if (got < 0)
+		return got;
+	return memcmp(code, target->code, sizeof(code)) ? -ESTALE : 0;
+}
+
 static int sb_set_probes(struct sb_target *target)
 {
-	int i;
+	int i, ret = sb_check_code(target);
 
+	if (ret)
+		return ret;
 	for (i = 0; i < SB_FILES && target->files[i].inode; i++) {
 		struct sb_probe *probe = sb_set_probe(target, target->files[i].inode, sb_handler);
 
@@ -273,7 +287,13 @@ static void sb_renew_all(struct work_struct *work)
 			continue;
 		list_for_each_entry(other, &sb_targets, node)
 			if (rcu_access_pointer(other->tree) == tree)
-				sb_renew(other);
+				other->stale = true;
+	}
+	list_for_each_entry(target, &sb_targets, node) {
+		if (target->stale)
+			target->stale = sb_renew(target) != 0;
+		if (target->stale)
+			sb_target_renew_later(HZ);
 	}
 	mutex_unlock(&sb_lock);
 	sb_wait_for_reclaim();
@@ -281,7 +301,11 @@ static void sb_renew_all(struct work_struct *work)
 
 void sb_target_renew_later(unsigned long wait)
 {
-	queue_delayed_work(system_wq, &sb_renew_work, wait);
+	/* what is wanted now waits for nothing that is tried again later */
+	if (wait)
+		queue_delayed_work(system_wq, &sb_renew_work, wait);
+	else
+		mod_delayed_work(system_wq, &sb_renew_work, 0);
 }
 
 /* Files */
@@ -353,7 +377,9 @@ static int sb_find_code(struct sb_target *target, const struct sb_command *comma
 	if (!ret && !IS_ALIGNED(offset, UPROBE_SWBP_INSN_SIZE))
 		ret = -ENOENT;
 	if (!ret)
-		ret = sb_site_check(&reader, offset, SB_NOP5_IS_SAFE);
+		ret = sb_site_check(&reader, offset,
+				    (struct sb_site_kernel){ SB_NOP5_IS_SAFE, sb_call_is_safe() },
+				    target->code);
 	if (ret)
 		goto out;
 	target->files[0].inode = igrab(inode);
@@ -363,22 +389,24 @@ static int sb_find_code(struct sb_target *target, const struct sb_command *comma
 	}
 	target->offset = offset;
 	target->overlay = inode != d_inode(file->f_path.dentry);
-	target->path = file->f_path;
-	path_get(&target->path);
+	target->opened = get_file(file);
 out:
 	fput(file);
 	return ret;
 }
 
-/* An overlay has copied the file up: what is started from now on maps the copy. */
+/*
+ * An overlay has copied the file up: what is started from now on maps the copy. Of one that is being
+ * written the code may not be there yet: it is looked at again at the next exec.
+ */
 static void sb_follow(struct sb_target *target)
 {
 	struct inode *inode;
 
 	if (!target->overlay || target->files[1].inode)
 		return;
-	inode = d_real_inode(target->path.dentry);
-	if (!inode || inode == target->files[0].inode)
+	inode = d_real_inode(target->opened->f_path.dentry);
+	if (!inode || inode == target->files[0].inode || sb_check_code(target))
 		return;
 	target->files[1].inode = igrab(inode);
 	if (!target->files[1].inode)
@@ -465,7 +493,7 @@ static void sb_discard(struct sb_target *target)
 	}
 	for (i = 0; i < SB_FILES; i++)
 		iput(target->files[i].inode);
-	path_put(&target->path);
+	fput(target->opened);
 	sb_target_put(target);
 }
 
@@ -606,6 +634,9 @@ static int sb_update_filter(struct sb_target *target, pid_t pid)
 	sb_in_worker(sb_renew_one, &one);
 	if (one.ret) {
 		rcu_assign_pointer(target->tree, old);
+		/* the way back took out what the old filter wants */
+		target->stale = true;
+		sb_target_renew_later(0);
 		sb_tree_put(tree);
 		return one.ret;
 	}
@@ -671,6 +702,8 @@ static void sb_enable(void *argument)
 
 	if (sb_enabled())
 		return;
+	/* what somebody has left who waits for the lock to switch it off */
+	sb_disable(NULL);
 	list_for_each_entry(target, &sb_targets, node) {
 		sb_follow(target);
 		*ret = sb_set_probes(target);
@@ -683,13 +716,22 @@ static void sb_enable(void *argument)
 	WRITE_ONCE(sb_epoch, sb_epoch + 1);
 }
 
+/* Ends all delays; without the lock: only sb_enable(), which has it, makes the epoch odd. */
+static void sb_end_delays(void)
+{
+	unsigned int epoch = READ_ONCE(sb_epoch);
+
+	if (epoch & 1)
+		cmpxchg(&sb_epoch, epoch, epoch + 1);
+}
+
 static int sb_enable_locked(bool on)
 {
 	int ret = 0;
 
 	/* first no more delays, so that taking the probes out waits for none */
-	if (!on && sb_enabled())
-		WRITE_ONCE(sb_epoch, sb_epoch + 1);
+	if (!on)
+		sb_end_delays();
 	sb_in_worker(on ? sb_enable : sb_disable, &ret);
 	return ret;
 }
@@ -698,8 +740,12 @@ int sb_target_enable(bool on)
 {
 	int ret;
 
-	if (mutex_lock_killable(&sb_lock))
+	if (!on) {
+		sb_end_delays();
+		mutex_lock(&sb_lock);
+	} else if (mutex_lock_killable(&sb_lock)) {
 		return -EINTR;
+	}
 	sb_held = false;
 	ret = sb_enable_locked(on);
 	mutex_unlock(&sb_lock);

@@ -211,7 +211,10 @@ void unmounting(void) {
     CHECK(command("-/tmp/mounted/code:f") == 0);
 }
 
-void overlay(void) {
+static const char* const over_victim = "/tmp/over/merged/victim";
+static const char* const over_name = "/tmp/over/merged/victim:program_work";
+
+static void mount_overlay(void) {
     mkdir("/tmp/over", 0755);
     CHECK(mount("tmpfs", "/tmp/over", "tmpfs", 0, NULL) == 0);
     mkdir("/tmp/over/lower", 0755);
@@ -223,7 +226,16 @@ void overlay(void) {
     CHECK(mount("overlay", "/tmp/over/merged", "overlay", 0,
                 "lowerdir=/tmp/over/lower,upperdir=/tmp/over/upper,workdir=/tmp/over/work") == 0,
           "%s", strerror(errno));
-    const char *victim = "/tmp/over/merged/victim", *name = "/tmp/over/merged/victim:program_work";
+}
+
+static void unmount_overlay(void) {
+    CHECK(umount("/tmp/over/merged") == 0, "%s", strerror(errno));
+    CHECK(umount("/tmp/over") == 0, "%s", strerror(errno));
+}
+
+void overlay(void) {
+    const char *victim = over_victim, *name = over_name;
+    mount_overlay();
     CHECK(command("+%s 0", name) == 0 && enable(true) == 0);
     CHECK(run_victim(victim, 3) == 0);
     CHECK(row_of(name).hits == 3, "%llu", row_of(name).hits);
@@ -244,6 +256,150 @@ void overlay(void) {
     CHECK(row_of(name).hits == 5);
     CHECK(umount("/tmp/over/merged") == -1 && errno == EBUSY);
     CHECK(command("-%s", name) == 0);
-    CHECK(umount("/tmp/over/merged") == 0, "%s", strerror(errno));
-    CHECK(umount("/tmp/over") == 0, "%s", strerror(errno));
+    unmount_overlay();
+}
+
+/* Writes over the file's own bytes, as some installers do. */
+static void write_over(const char* path, const void* data, size_t length, off_t offset) {
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    CHECK(fd >= 0 && pwrite(fd, data, length, offset) == (ssize_t)length, "%s", strerror(errno));
+    close(fd);
+}
+
+static unsigned char byte_of(const char* path, off_t offset) {
+    unsigned char byte = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    CHECK(fd >= 0 && pread(fd, &byte, 1, offset) == 1, "%s", strerror(errno));
+    close(fd);
+    return byte;
+}
+
+static const unsigned char ret_code = 0xc3;
+
+void a_file_that_is_written_to(void) {
+    static const char *const file = "/tmp/written", *const name = "/tmp/written:program_work";
+    fflush(stdout);
+    CHECK(system("cp /bin/victim_pie /tmp/written") == 0);
+    CHECK(command("+" WORK " 0") == 0 && command("+%s 0", name) == 0);
+    const off_t offset = (off_t)row_of(name).offset;
+    const unsigned char byte = byte_of(file, offset);
+    write_over(file, &ret_code, 1, offset);
+    CHECK(enable(true) == ESTALE);
+    CHECK(stat_of("enabled") == 0 && work_byte() == untouched_byte);
+    CHECK(run_victim(file, 3) == 0 && row_of(name).hits == 0);
+    /* as it was */
+    write_over(file, &byte, 1, offset);
+    CHECK(enable(true) == 0 && work_byte() != untouched_byte);
+    CHECK(run_victim(file, 3) == 0 && row_of(name).hits == 3);
+    CHECK(enable(false) == 0);
+    /* another file under the name is none of the target's */
+    CHECK(system("cp /bin/victim_stripped /tmp/other && mv /tmp/other /tmp/written") == 0);
+    CHECK(enable(true) == 0);
+    CHECK(run_victim(file, 3) == 0 && row_of(name).hits == 3);
+    CHECK(command("-%s", name) == 0);
+    unlink(file);
+}
+
+void an_overlay_that_is_written_to(void) {
+    mount_overlay();
+    CHECK(command("+%s 0", over_name) == 0 && enable(true) == 0);
+    CHECK(run_victim(over_victim, 3) == 0 && row_of(over_name).hits == 3);
+    const off_t offset = (off_t)row_of(over_name).offset;
+    const unsigned char byte = byte_of(over_victim, offset);
+    write_over(over_victim, &ret_code, 1, offset);
+    CHECK(run_victim(over_victim, 4) == 0);
+    CHECK(row_of(over_name).hits == 3, "%llu", row_of(over_name).hits);
+    write_over(over_victim, &byte, 1, offset);
+    CHECK(run_victim(over_victim, 5) == 0);
+    CHECK(row_of(over_name).hits == 8, "%llu", row_of(over_name).hits);
+    CHECK(command("-%s", over_name) == 0);
+    unmount_overlay();
+}
+
+static void exec_traced(void) {
+    ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+    raise(SIGSTOP);
+    execl(over_victim, over_victim, "3", NULL);
+}
+
+static void unload(void) {
+    atomic_store(&shared->calls, (uint64_t)unload_module());
+    atomic_store(&shared->stop, 1);
+}
+
+/* What an exec leaves to be done later is done before its debugger stops it. */
+void unload_beside_a_stopped_exec(void) {
+    int status;
+    mount_overlay();
+    CHECK(command("+%s 0", over_name) == 0 && enable(true) == 0);
+    pid_t pid = spawn(exec_traced);
+    CHECK(waitpid(pid, &status, 0) == pid && WIFSTOPPED(status));
+    CHECK(!ptrace(PTRACE_SETOPTIONS, pid, NULL, (void*)PTRACE_O_TRACEEXEC));
+    CHECK(!ptrace(PTRACE_CONT, pid, NULL, NULL));
+    CHECK(waitpid(pid, &status, 0) == pid && status >> 8 == (SIGTRAP | PTRACE_EVENT_EXEC << 8));
+    pid_t unloader = spawn(unload);
+    CHECK(wait_for(&shared->stop, 1, 5000));
+    CHECK(atomic_load(&shared->calls) == 0, "%llu",
+          (unsigned long long)atomic_load(&shared->calls));
+    CHECK(!ptrace(PTRACE_CONT, pid, NULL, NULL));
+    CHECK(reap(pid) == 0);
+    reap(unloader);
+    CHECK(load_module("") == 0);
+    unmount_overlay();
+}
+
+/* A process that has never had a breakpoint, and maps what it is told to: its child calls it. */
+int map_and_fork(const char* path, const char* offset) {
+    const off_t at = (off_t)strtoull(offset, NULL, 10), page = at & -4096;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    char* code = mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, page);
+    if (code == MAP_FAILED) return 1;
+    creat("/tmp/late.mapped", 0600);
+    while (access("/tmp/late.fork", F_OK)) usleep(1000);
+    pid_t pid = fork();
+    if (pid) return reap(pid);
+    creat("/tmp/late.forked", 0600);
+    while (access("/tmp/late.go", F_OK)) usleep(1000);
+    for (int i = 0; i < 3; i++) ((void (*)(void))(void*)(code + (at - page)))();
+    _exit(0);
+}
+
+static bool wait_for_file(const char* path) {
+    for (int wait = 0; wait < 5000 && access(path, F_OK); wait++) sleep_ms(1);
+    return !access(path, F_OK);
+}
+
+/* A breakpoint can't be set while the file is too short for its place. */
+void a_failed_renewal_is_tried_again(void) {
+    static const char *const file = "/tmp/late", *const name = "/tmp/late:program_work";
+    const pid_t number = getpid() + 4000;
+    char text[16];
+    fflush(stdout);
+    CHECK(system("rm -f /tmp/late.*; cp /bin/victim_pie /tmp/late") == 0);
+    CHECK(command("+%s 0 pid=%d", name, number) == 0 && enable(true) == 0);
+    snprintf(text, sizeof(text), "%llu", row_of(name).offset);
+    pid_t parent = fork();
+    if (!parent) {
+        execl(SELF, SELF, "--map", file, text, NULL);
+        _exit(127);
+    }
+    CHECK(wait_for_file("/tmp/late.mapped"));
+    CHECK(truncate(file, 0) == 0);
+    snprintf(text, sizeof(text), "%d", number - 1);
+    if (put("/proc/sys/kernel/ns_last_pid", text, strlen(text))) {
+        printf("  the kernel has no ns_last_pid\n");
+        finish(parent);
+        return;
+    }
+    creat("/tmp/late.fork", 0600);
+    CHECK(wait_for_file("/tmp/late.forked"));
+    CHECK(kill(number, 0) == 0);
+    sleep_ms(300);
+    CHECK(system("cat /bin/victim_pie >/tmp/late") == 0);
+    sleep_ms(2500);
+    creat("/tmp/late.go", 0600);
+    CHECK(reap(parent) == 0);
+    CHECK(row_of(name).hits == 3, "%llu", row_of(name).hits);
+    CHECK(command("-%s", name) == 0);
+    CHECK(system("rm -f /tmp/late /tmp/late.*") == 0);
 }

@@ -42,6 +42,11 @@
     TEST(filter_against_forks)              \
     TEST(kernel_helpers_are_no_loop)        \
     TEST(spins_end_early)                   \
+    TEST(signals_that_kill_nobody)          \
+    TEST(a_crowd_is_delayed_at_once)        \
+    TEST(disabling_waits_for_nobody)        \
+    TEST(a_crowd_that_needs_no_slots)       \
+    TEST(a_spin_holds_up_no_tracer)         \
     TEST(nobody_waits_for_a_spin)           \
     TEST(a_spin_shares_its_cpu)             \
     TEST(the_list_is_whole_lines)           \
@@ -51,6 +56,10 @@
     TEST(a_device_holds_it_on)              \
     TEST(unmounting)                        \
     TEST(overlay)                           \
+    TEST(a_file_that_is_written_to)         \
+    TEST(an_overlay_that_is_written_to)     \
+    TEST(unload_beside_a_stopped_exec)      \
+    TEST(a_failed_renewal_is_tried_again)   \
     TEST(unload_under_load)                 \
     TEST(killed_writers_leave_nothing)      \
     TEST(churn_under_load)                  \
@@ -59,6 +68,9 @@
     TEST(no_memory_is_lost)                 \
     TEST(sbctl_speaks)                      \
     TEST(cost_of_a_hit)
+
+/* The body of a program that a test starts. */
+int map_and_fork(const char* path, const char* offset);
 
 #define DECLARE_TEST(name) void name(void);
 MODULE_TESTS(DECLARE_TEST)

@@ -29,7 +29,7 @@ for program in module_test victim_pie victim_fixed victim_stripped; do
 done
 [ -z "${SB_SBCTL:-}" ] || adds+=(--add "$SB_SBCTL:/bin/sbctl")
 exec "$root/scripts/vm.sh" "$kernel" --module overlay --memory 2048 \
-    --append "${SB_APPEND:-}" --timeout "${SB_TIMEOUT:-600}" --log "$out/console.log" "${adds[@]}" \
+    --append "${SB_APPEND:-}" --timeout "${SB_TIMEOUT:-1200}" --log "$out/console.log" "${adds[@]}" \
     --add "$out/libvictim.so:/lib/" --add "$out/libvictim_stripped.so:/lib/" \
     --add "$out/module/speed_bump.ko:/speed_bump.ko" \
     -- env SB_FULL="${SB_FULL:-0}" /bin/module_test "$@"

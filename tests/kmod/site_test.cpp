@@ -27,7 +27,7 @@ using Bytes = std::vector<unsigned char>;
 using View = std::basic_string_view<unsigned char>;
 
 // One that does not rewrite nops: the module asks nobody what the kernel makes of them.
-constexpr elf::SiteOptions kAnyKernel{false, true};
+constexpr elf::SiteOptions kAnyKernel{false, true, true};
 
 // From a copy of the exact size: a byte read too far is found.
 int length_of(View code) {
@@ -184,7 +184,8 @@ void look_at(const std::filesystem::path& path, Sum& sum) {
         if (!verdict_at(offset, at_entry ? elf::SitePosition::kEntry : elf::SitePosition::kInside))
             continue;
         ++sum.sites;
-        EXPECT_EQ(sb_site_check(&reader, offset, true), 0)
+        u8 code[SB_SITE_MAX];
+        EXPECT_EQ(sb_site_check(&reader, offset, {true, true}, code), 0)
             << path << fmt::format(" 0x{:x} ", offset)
             << text_of((*image)->code_at(offset, SB_SITE_MAX));
     }
@@ -223,9 +224,39 @@ TEST(KmodSite, Nop5OnlyAtAnEntryAndWhereTheKernelIsSafe) {
         {offset_of("nop_inside") + 9, -EOPNOTSUPP, -EOPNOTSUPP},
     };
     for (const auto& place : places) {
-        EXPECT_EQ(sb_site_check(&reader, place.offset, true), place.when_safe) << place.offset;
-        EXPECT_EQ(sb_site_check(&reader, place.offset, false), place.otherwise) << place.offset;
+        u8 code[SB_SITE_MAX];
+        EXPECT_EQ(sb_site_check(&reader, place.offset, {true, false}, code), place.when_safe)
+            << place.offset;
+        EXPECT_EQ(sb_site_check(&reader, place.offset, {false, false}, code), place.otherwise)
+            << place.offset;
+        const View there = (*image)->code_at(place.offset, SB_SITE_MAX);
+        EXPECT_TRUE(std::equal(there.begin(), there.end(), code)) << place.offset;
     }
+}
+
+TEST(KmodSite, CallsWhereProcessesMayHaveShadowStacks) {
+    const auto check = [](Bytes code, bool call_is_safe) {
+        code.resize(SB_SITE_MAX);
+        const auto read = [](void* context, void* into, size_t size, u64 offset) -> ssize_t {
+            const auto& from = *static_cast<const Bytes*>(context);
+            std::copy_n(from.begin() + static_cast<ptrdiff_t>(offset), size,
+                        static_cast<unsigned char*>(into));
+            return static_cast<ssize_t>(size);
+        };
+        const sb_reader reader = {read, &code, code.size()};
+        u8 found[SB_SITE_MAX];
+        return sb_site_check(&reader, 0, {true, call_is_safe}, found);
+    };
+    const std::vector<Bytes> calls = {
+        {0xe8, 1, 2, 3, 4}, {0xff, 0xd0}, {0x41, 0xff, 0xd3}, {0xff, 0x15, 1, 2, 3, 4}};
+    for (const Bytes& code : calls) {
+        EXPECT_EQ(check(code, true), 0) << text_of({code.data(), code.size()});
+        EXPECT_EQ(check(code, false), -EOPNOTSUPP) << text_of({code.data(), code.size()});
+    }
+    const std::vector<Bytes> others = {{0xe9, 1, 2, 3, 4}, {0xff, 0xe0}, {0x41, 0xff, 0xe3},
+                                       {0xff, 0x75, 8},    {0x55},       {0xc3}};
+    for (const Bytes& code : others)
+        EXPECT_EQ(check(code, false), 0) << text_of({code.data(), code.size()});
 }
 
 TEST(KmodSite, EveryFunctionOfTheDistributionsLibraries) {

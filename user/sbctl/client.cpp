@@ -41,6 +41,8 @@ std::string sentence(int error_number) {
             return "that needs CAP_SYS_ADMIN";
         case EOPNOTSUPP:
             return "the instruction there is not known to be safe to probe";
+        case ESTALE:
+            return "a file has been written to since its target was added: add it anew";
         default:
             return std::string("the module refused: ") + std::strerror(error_number);
     }
