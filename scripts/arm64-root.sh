@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Makes a folder with the arm64 libraries and headers that `cmake --preset aarch64` builds with, and
-# links it as build/arm64-root: Debian's packages of this host's own release and backports, unpacked
+# Makes a folder with the arm64 libraries and headers that `cmake --preset aarch64` builds with, and the
+# kernels (boot/), busybox and Python with which scripts/vm.sh boots what was built, and links it as
+# build/arm64-root: Debian's packages of this host's own release and backports, unpacked
 # and not installed, so that the host's own packages stay as they are and no root is needed
 # (docs/decisions/0017-two-architectures.md). They are kept in the user's cache for all source trees.
 # Takes a minute the first time, does nothing when they are there. Status 77, with the reason, where
@@ -13,7 +14,8 @@ cd "$(dirname "$0")/.."
 versioned=(libbpf-dev libbpf1 libelf-dev libelf1 libdw-dev libdw1)
 packages=(libc6-dev libstdc++6 libcli11-dev nlohmann-json3-dev libfmt-dev libzydis-dev
     libiberty-dev libboost-dev liblzma-dev zlib1g-dev libcap-dev libcurl4-openssl-dev
-    libseccomp-dev libre2-dev libgtest-dev libgmock-dev libpython3-dev pybind11-dev libzstd-dev)
+    libseccomp-dev libre2-dev libgtest-dev libgmock-dev libpython3-dev pybind11-dev libzstd-dev
+    busybox-static python3-minimal)
 
 skip() {
     echo "SKIP: $*" >&2
@@ -47,17 +49,34 @@ Package: ${versioned[*]} linux-libc-dev
 Pin: release n=$VERSION_CODENAME-backports
 Pin-Priority: 990
 END
-apt=(-q -y -o APT::Architecture=arm64 -o APT::Architectures=arm64
+apt=(-o APT::Architecture=arm64 -o APT::Architectures=arm64
     -o "Dir::State::Lists=$work/lists" -o "Dir::State::Status=$work/status"
     -o "Dir::Cache::Archives=$work/archives" -o Dir::Cache::srcpkgcache= -o Dir::Cache::pkgcache=
     -o "Dir::Etc::Preferences=$work/preferences" -o Dir::Etc::PreferencesParts=/dev/null
     -o Acquire::Languages=none -o APT::Sandbox::User= -o APT::Install-Recommends=false
     -o "Debug::NoLocking=1")
-apt-get "${apt[@]}" update >"$work/log" 2>&1 || true
-apt-get "${apt[@]}" install --download-only "${versioned[@]}" "${packages[@]}" >>"$work/log" 2>&1 || {
+apt-get -q "${apt[@]}" update >"$work/log" 2>&1 || true
+apt-get -q -y "${apt[@]}" install --download-only "${versioned[@]}" "${packages[@]}" >>"$work/log" 2>&1 || {
     tail -n 20 "$work/log" >&2
     skip "no arm64 packages of $PRETTY_NAME"
 }
+# Of each version of Linux the newest image; of it the kernel alone.
+images=$(apt-cache "${apt[@]}" search --names-only '^linux-image-[0-9].*-arm64$' |
+    awk '$1 !~ /unsigned|cloud|-rt-/ { print $1 }' | sort -V |
+    awk '{ split($1, parts, /[-.+]/); newest[parts[3] "." parts[4]] = $1 } END { for (one in newest) print newest[one] }')
+# shellcheck disable=SC2086 # words
+(mkdir "$work/images" && cd "$work/images" && apt-get -q "${apt[@]}" download $images) >>"$work/log" 2>&1 ||
+    skip "no arm64 kernels of $PRETTY_NAME"
+mkdir "$work/root/boot"
+for package in "$work"/images/*.deb; do
+    dpkg-deb --fsys-tarfile "$package" |
+        tar -x --no-same-owner -C "$work/root" --wildcards './boot/vmlinuz-*'
+done
+for image in "$work"/root/boot/vmlinuz-*; do
+    version=${image##*/vmlinuz-}
+    mkdir -p "$work/root/boot/$(cut -d. -f1,2 <<<"$version")"
+    mv "$image" "$work/root/boot/$(cut -d. -f1,2 <<<"$version")/vmlinuz"
+done
 ln -s usr/lib "$work/root/lib" # merged, whatever the packages still say
 for package in "$work"/archives/*.deb; do
     dpkg-deb --fsys-tarfile "$package" |

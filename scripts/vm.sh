@@ -15,15 +15,17 @@ usage: vm.sh KERNEL [OPTION...] -- COMMAND [ARG...]
 
 KERNEL is a version of the distribution's kernels (6.1, 6.12: the newest package of it), `sid` for the
 newest of Debian sid (needs root and debootstrap), or a folder that has `vmlinuz` and may have
-`modules/`.
+`modules/`. The machine is what the image is for, x86-64 or aarch64.
 
   --add FILE[:DEST]   a file or folder for the machine, with the shared libraries that it needs;
                       DEST is its path there, or its folder with a trailing slash (default: its own
                       path). Repeatable.
+  --root FOLDER       where busybox and libraries of another architecture are (arm64-root.sh)
   --module NAME       load this module of the kernel, and what it depends on, first. Repeatable.
   --append TEXT       more words for the kernel's command line. Repeatable.
-  --cpus N            (2; 6.1: 1)    --memory MIB  (1024)
-  --timeout SECONDS   (600) of CPU time, and at most 6 times that
+  --cpus N            (2; 6.1 and 7.x in a QEMU before 8.1: 1)    --memory MIB  (1024)
+  --timeout SECONDS   (1200) of the machine's own clock; of the host at most as much CPU time, and
+                      3 times that by its clock
   --log FILE          keep the console there (it is shown when the run fails)
 
 COMMAND runs as root in a machine that has busybox and what was added, with /proc, /sys, /dev, /tmp,
@@ -44,8 +46,9 @@ fail() {
 
 # What the host lacks, one word a line.
 missing() {
-    local tool
-    for tool in qemu-system-x86_64:qemu-system-x86 cpio:cpio dpkg-deb:dpkg apt-get:apt ldd:libc-bin \
+    local tool qemu=qemu-system-x86_64:qemu-system-x86
+    [ "$machine" = x86_64 ] || qemu=qemu-system-$machine:qemu-system-arm
+    for tool in "$qemu" cpio:cpio dpkg-deb:dpkg apt-get:apt ldd:libc-bin \
         depmod:kmod; do
         command -v "${tool%%:*}" >/dev/null || echo "${tool##*:}"
     done
@@ -55,8 +58,8 @@ missing() {
 # A busybox that needs no library.
 find_busybox() {
     local candidate
-    for candidate in /bin/busybox /usr/bin/busybox; do
-        if [ -x "$candidate" ] && ! ldd "$candidate" >/dev/null 2>&1; then
+    for candidate in "$root/bin/busybox" "$root/usr/bin/busybox"; do
+        if [ -x "$candidate" ] && [ -z "$(libraries_of "$candidate")" ]; then
             echo "$candidate"
             return
         fi
@@ -205,13 +208,30 @@ add() {
     find "$tree$dest" -type f | while read -r file; do add_libraries "$file"; done
 }
 
+# The libraries that a file needs, by their paths in the machine, one a line; of what is no program, none.
+libraries_of() {
+    local name
+    if [ -z "$root" ]; then
+        ldd "$1" 2>/dev/null | grep -o '/[^ ]*' || true
+        return
+    fi
+    { readelf -ldW "$1" 2>/dev/null || true; } |
+        sed -nE 's/.*\(NEEDED\).*\[(.*)\]/\1/p; s/.*program interpreter: (.*)\]/\1/p' |
+        while read -r name; do
+            case $name in
+            /*) echo "$name" ;;
+            *) find "$root/usr/lib" -maxdepth 2 -name "$name" -printf '/usr/lib/%P\n' ;;
+            esac
+        done
+}
+
 add_libraries() {
     local library
-    # of what is no program, ldd prints nothing
-    { ldd "$1" 2>/dev/null | grep -o '/[^ ]*' || true; } | while read -r library; do
-        [ -e "$library" ] && [ ! -e "$tree$library" ] || continue
+    libraries_of "$1" | while read -r library; do
+        [ -e "$root$library" ] && [ ! -e "$tree$library" ] || continue
         mkdir -p "$tree$(dirname "$library")"
-        cp -L --preserve=mode "$library" "$tree$library"
+        cp -L --preserve=mode "$root$library" "$tree$library"
+        [ -z "$root" ] || add_libraries "$tree$library"
     done
 }
 
@@ -239,6 +259,13 @@ kernel_release() {
     place=$(od -An -tu2 -j $((0x20e)) -N 2 "$1")
     dd if="$1" bs=1 skip=$((place + 0x200)) count=64 status=none | tr '\0' ' ' |
         awk 'NR == 1 { print $1 }'
+}
+
+# is_emulator VERSION: whether it is that one or newer.
+is_emulator() {
+    local own
+    own=$("qemu-system-$machine" --version | sed -n '1s/.*version \([0-9.]*\).*/\1/p')
+    printf '%s\n' "$1" "$own" | sort -V -C
 }
 
 write_init() {
@@ -272,17 +299,35 @@ if [ -e /modules.load ]; then
 fi
 cd /
 INIT
+        printf 'limit=%q\n' "$limit"
+        cat <<'INIT'
+seconds() { cut -d. -f1 /proc/uptime; }
+start=$(seconds)
+INIT
+        # its clock counts instructions: whether the time is enough does not depend on the host
+        # shellcheck disable=SC2016 # expanded there
+        printf 'timeout -s KILL "$limit" '
         for word in "$@"; do printf '%q ' "$word"; done
         echo
         cat <<'INIT'
 status=$?
-dmesg -r >/dev/ttyS2 2>/dev/null
-echo "$status" >/dev/ttyS1
-sync
-poweroff -f
+[ "$status" != 137 ] || [ $(($(seconds) - start)) -lt "$limit" ] ||
+    status="no end within $limit s of its own clock"
 INIT
+        echo "dmesg -r >/dev/$dmesg_port 2>/dev/null"
+        echo "echo \"\$status\" >/dev/$status_port"
+        echo 'sync; poweroff -f'
     } >"$tree/init"
     chmod 755 "$tree/init"
+}
+
+# What an image is for, by its own header (Documentation/arch/arm64/booting.rst).
+machine_of() {
+    if [ "$(dd if="$1" bs=1 skip=56 count=4 status=none | tr -d '\0')" = ARMd ]; then
+        echo aarch64
+    else
+        echo x86_64
+    fi
 }
 
 # What a kernel says when something is wrong with it.
@@ -292,6 +337,7 @@ bad_messages+='|possible (recursive|circular|irq)|suspicious RCU|bad unlock bala
 bad_messages+='|sleeping function called|scheduling while atomic|refcount_t:|list_(add|del) corruption'
 bad_messages+='|unreferenced object|bad rc=|leaking uprobe|failed to (un)?register'
 
+machine=x86_64 root=''
 if [ "${1:-}" = --check ]; then
     lacking=$(missing | tr '\n' ' ')
     [ -z "$lacking" ] && exit 0
@@ -308,12 +354,13 @@ shift
 if [ ! -e "$kernel/vmlinuz" ]; then
     kernel=$(fetch "$kernel")
 fi
-adds=() modules=() append=() cpus='' memory=1024 limit=600 log=''
+adds=() modules=() append=() cpus='' memory=1024 limit=1200 log=''
 while [ $# -gt 0 ]; do
     case $1 in
     --fetch) echo "$kernel"; exit 0 ;;
     --make) shift; make_module "$@"; exit ;;
     --add) adds+=("$2"); shift 2 ;;
+    --root) root=$2; shift 2 ;;
     --module) modules+=("$2"); shift 2 ;;
     --append) append+=("$2"); shift 2 ;;
     --cpus) cpus=$2; shift 2 ;;
@@ -325,6 +372,13 @@ while [ $# -gt 0 ]; do
     esac
 done
 [ $# -gt 0 ] || fail "no command (--help)"
+machine=$(machine_of "$kernel/vmlinuz")
+# the console, what tells the status, and what the kernel's messages
+if [ "$machine" = aarch64 ]; then
+    board=(-machine virt) console=ttyAMA0 status_port=ttyS0 dmesg_port=ttyS1
+else
+    board=() console=ttyS0 status_port=ttyS1 dmesg_port=ttyS2
+fi
 lacking=$(missing | tr '\n' ' ')
 [ -z "$lacking" ] || fail "missing packages: $lacking"
 
@@ -346,30 +400,40 @@ echo "did not boot" >"$work/status"
 # the time in which all sleep: in the machine nothing takes longer because the host has other work.
 acceleration=(-accel "tcg,thread=single" -icount "shift=3,sleep=off")
 processor=max
+[ "$machine" != aarch64 ] || processor=max,pauth-impdef=on # else signing pointers is most of the work
 if [ "${SPEEDBUMP_VM_KVM:-0}" = 1 ]; then
     acceleration=(-accel kvm)
     processor=host
 fi
-# 6.1 never ends waiting for a second processor whose clock counts instructions
+# Before 8.1 (by "ensure fairness with icount") an emulator whose clock counts instructions gives the second
+# processor no time while the first is busy, but for the moment in which that sets a timer. 6.1 never gets
+# past bringing it up; 7.2 holds the lock of its timers just then, and hung now and then.
 if [ -z "$cpus" ]; then
-    case $(kernel_release "$kernel/vmlinuz") in 6.1.*) cpus=1 ;; *) cpus=2 ;; esac
+    cpus=2
+    if [ "$processor" != host ] && ! is_emulator 8.1; then
+        case $(kernel_release "$kernel/vmlinuz") in 6.1.* | [7-9].*) cpus=1 ;; esac
+    fi
 fi
+ports=(-serial "file:$work/status" -serial "file:$work/dmesg")
+[ "$machine" != aarch64 ] || # the board has one port, and takes more as cards
+    ports=(-chardev "file,id=status,path=$work/status" -device "pci-serial,chardev=status"
+        -chardev "file,id=dmesg,path=$work/dmesg" -device "pci-serial,chardev=dmesg")
 ended=0
 # no_timer_check: on a busy host an emulated timer fails the kernel's test of it
 (
     ulimit -S -c 0 -t "$limit"
-    exec timeout --foreground $((6 * limit)) qemu-system-x86_64 "${acceleration[@]}" -cpu "$processor" \
+    exec timeout --foreground $((3 * limit)) "qemu-system-$machine" "${board[@]}" "${acceleration[@]}" -cpu "$processor" \
         -smp "$cpus" -m "$memory" -nodefaults -no-user-config -display none -no-reboot \
         -kernel "$kernel/vmlinuz" -initrd "$work/initrd" \
-        -append "console=ttyS0 panic=-1 loglevel=5 no_timer_check tsc=reliable mitigations=off rdinit=/init ${append[*]}" \
-        -serial stdio -serial "file:$work/status" -serial "file:$work/dmesg"
+        -append "console=$console panic=-1 loglevel=5 no_timer_check tsc=reliable mitigations=off rdinit=/init ${append[*]}" \
+        -serial stdio "${ports[@]}"
 ) </dev/null 2>"$work/qemu" | tee "$work/console" | grep --line-buffered -av '^\[ *[0-9.]*\] ' ||
     ended=${PIPESTATUS[0]}
 
 [ -z "$log" ] || cat "$work/console" "$work/dmesg" >"$log"
 problem=''
 if [ "$ended" = 124 ]; then
-    problem="no end within $((6 * limit)) s"
+    problem="no end within $((3 * limit)) s"
 elif [ "$ended" = $((128 + 24)) ]; then # SIGXCPU
     problem="no end within $limit s of CPU time"
 elif ! grep -qxE '[0-9]+' <(tr -d '\r' <"$work/status"); then

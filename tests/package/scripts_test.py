@@ -166,17 +166,23 @@ def fake_kernel(folder: pathlib.Path, release: str) -> pathlib.Path:
     return folder
 
 
-def test_processors_by_the_image_and_not_by_its_folder(folder: pathlib.Path) -> None:
+def test_processors_by_image_and_emulator(folder: pathlib.Path) -> None:
     if run(SOURCE / "scripts/vm.sh", "--check").returncode:
         print("no virtual machines here: not tried")
         return
-    environment = put_before(folder, "qemu-system-x86_64",
-                             f'while [ "$1" != -smp ]; do shift; done; echo "$2" >"{folder}/smp"')
-    for name, release, processors in (("linux-6.1.50-debug", "6.1.50-debug", "1"), ("mine", "6.1.0-9", "1"),
-                                      ("not-6.1", "6.12.1", "2"), ("linux-6.10.3", "6.10.3", "2")):
+    for name, release, version, kvm, processors in (
+            ("linux-6.1.50-debug", "6.1.50-debug", "7.2.22 (Debian 1:7.2+dfsg-7)", "0", "1"),
+            ("mine", "6.1.0-9", "8.0.5", "0", "1"), ("not-6.1", "6.12.1", "7.2.22", "0", "2"),
+            ("linux-6.10.3", "6.10.3", "7.2.22", "0", "2"), ("newer", "7.2.13", "7.2.22", "0", "1"),
+            ("mine", "6.1.0-9", "8.1.0", "0", "2"), ("newer", "7.2.13", "10.0.2", "0", "2"),
+            ("newer", "7.2.13", "7.2.22", "1", "2")):
         kernel = fake_kernel(folder / name, release)
-        run(SOURCE / "scripts/vm.sh", kernel, "--", "true", env=environment)
-        assert (folder / "smp").read_text().strip() == processors, (name, release)
+        environment = put_before(
+            folder, "qemu-system-x86_64",
+            f'[ "$1" != --version ] || {{ echo "QEMU emulator version {version}"; exit; }}\n'
+            f'while [ "$1" != -smp ]; do shift; done; echo "$2" >"{folder}/smp"')
+        run(SOURCE / "scripts/vm.sh", kernel, "--", "true", env={**environment, "SPEEDBUMP_VM_KVM": kvm})
+        assert (folder / "smp").read_text().strip() == processors, (release, version, kvm)
 
 
 def test_services_that_are_missing(folder: pathlib.Path) -> None:

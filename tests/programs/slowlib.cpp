@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 // A library that a program can load late.
-extern "C" [[gnu::naked, gnu::noinline, gnu::used, gnu::visibility("default")]] void lib_work() {
-    __asm__("push %rbp\n mov %rsp, %rbp\n pop %rbp\n ret");
+#include "code.h"
+
+extern "C" NAKED [[gnu::visibility("default")]] void lib_work() {
+    __asm__(BEGINS_WITH_PUSH);
 }
 
 // Calls what it is given, and goes on behind it.

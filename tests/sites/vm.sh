@@ -22,6 +22,6 @@ elif ! reason=$("$root/scripts/vm.sh" --check); then
     exit 77
 fi
 "$sites_test" --write-forms "$out/forms"
-exec "$root/scripts/vm.sh" "$kernel" --memory 2048 --timeout "${SB_TIMEOUT:-800}" \
+exec "$root/scripts/vm.sh" "$kernel" --memory 2048 --timeout "${SB_TIMEOUT:-2400}" \
     --log "$out/console.log" --add "$sites_test:/bin/" --add "$out/forms:/forms" "${adds[@]}" \
     -- sh -c "$first exec sites_test --forms /forms --engine $engine $*"

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Packs what a small machine needs to run this Python into a folder: python_zip.py FOLDER.
+"""Packs what a small machine needs to run this Python into a folder: python_zip.py FOLDER [ROOT].
 
-FOLDER gets bin/python3, the compiled library in one archive, and the modules that are libraries."""
+FOLDER gets bin/python3, the compiled library in one archive, and the modules that are libraries. With
+ROOT the interpreter and library of the same version there: of another architecture."""
 
 import pathlib
 import shutil
@@ -15,13 +16,16 @@ UNUSED = {"test", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip", "p
 
 def main() -> None:
     folder = pathlib.Path(sys.argv[1])
-    library = pathlib.Path(sysconfig.get_path("stdlib"))
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    library, interpreter = pathlib.Path(sysconfig.get_path("stdlib")), pathlib.Path(sys.executable)
+    if sys.argv[2:]:
+        library = pathlib.Path(sys.argv[2], "usr", "lib", f"python{version}")
+        interpreter = pathlib.Path(sys.argv[2], "usr", "bin", f"python{version}")
     target = folder / "usr" / "lib"
     shutil.rmtree(folder, ignore_errors=True)
     (target / f"python{version}").mkdir(parents=True)
     (folder / "usr" / "bin").mkdir()
-    shutil.copy(pathlib.Path(sys.executable).resolve(), folder / "usr" / "bin" / "python3")
+    shutil.copy(interpreter.resolve(), folder / "usr" / "bin" / "python3")
     shutil.copytree(library / "lib-dynload", target / f"python{version}" / "lib-dynload")
     archive = target / f"python{version.replace('.', '')}.zip"
     with zipfile.PyZipFile(archive, "w", zipfile.ZIP_STORED, optimize=0) as packed:
