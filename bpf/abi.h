@@ -139,6 +139,8 @@ struct sb_control {
     __u32 record_edges; /* tell of every fork of the system, until the tree is complete */
     __u32 wake_on_fork; /* the loader must hear of each fork at once */
     __u32 loader_level; /* depth of the loader's PID namespace */
+    __u32 only_own;     /* the caller is not root: who gains rights by an exec leaves the tree */
+    __u32 reserved;
     __u64 cgroup_id;    /* 0: none; else processes below this cgroup (v2) are members */
     __u64 cgroup_roots; /* the roots of such a process */
     __u64 floor_ns[SB_SITE_KINDS];   /* what a hit with delay 0 costs */
@@ -413,7 +415,7 @@ SB_ASSERT(sizeof(struct sb_slice_counts) == 32, "sb_slice_counts");
 SB_ASSERT(sizeof(struct sb_counts) == 32, "sb_counts");
 SB_ASSERT(sizeof(struct sb_counts_key) == 8, "sb_counts_key");
 SB_ASSERT(sizeof(struct sb_member) == 8, "sb_member");
-SB_ASSERT(sizeof(struct sb_control) == 96, "sb_control");
+SB_ASSERT(sizeof(struct sb_control) == 104, "sb_control");
 SB_ASSERT(sizeof(struct sb_state) == 32, "sb_state");
 SB_ASSERT(sizeof(struct sb_tally) == 40, "sb_tally");
 SB_ASSERT(sizeof(struct sb_event) == 48, "sb_event");

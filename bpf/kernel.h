@@ -65,6 +65,10 @@ struct css_set {
     struct cgroup* dfl_cgrp;
 };
 
+struct linux_binprm {
+    unsigned int secureexec : 1;
+};
+
 struct uprobe_task {
     unsigned long xol_vaddr;
     unsigned long vaddr;

@@ -124,7 +124,7 @@ int BPF_PROG(sb_fork, struct task_struct *parent, struct task_struct *child)
 }
 
 SEC("tp_btf/sched_process_exec")
-int BPF_PROG(sb_exec, struct task_struct *task, int old_pid)
+int BPF_PROG(sb_exec, struct task_struct *task, int old_pid, struct linux_binprm *program)
 {
 	__u32 tgid = task->tgid;
 	struct sb_member *member = bpf_map_lookup_elem(&tree, &tgid);
@@ -132,6 +132,9 @@ int BPF_PROG(sb_exec, struct task_struct *task, int old_pid)
 	if (member)
 		sb_tell(SB_EVENT_EXEC, task, old_pid != task->pid ? old_pid : 0, member->roots,
 			true);
+	/* Who runs with other rights from here on is none of the caller's. */
+	if (member && control.only_own && BPF_CORE_READ_BITFIELD_PROBED(program, secureexec))
+		sb_leave(SB_EVENT_LEAVE, task);
 	return 0;
 }
 
@@ -153,13 +156,22 @@ int BPF_PROG(sb_cgroup, struct cgroup *destination, const char *path, struct tas
 {
 	struct task_struct *leader = task->group_leader;
 	__u32 tgid = task->tgid;
+	struct sb_member *member;
 
 	if (!control.cgroup_id || task != leader)
 		return 0;
-	if (sb_in_cgroup(task))
-		sb_join(SB_EVENT_JOIN, leader, 0, control.cgroup_roots);
-	else if (bpf_map_lookup_elem(&tree, &tgid))
+	member = bpf_map_lookup_elem(&tree, &tgid);
+	if (sb_in_cgroup(task)) {
+		if (member)
+			__sync_fetch_and_or(&member->roots, control.cgroup_roots);
+		else
+			sb_join(SB_EVENT_JOIN, leader, 0, control.cgroup_roots);
+	} else if (member && member->roots == control.cgroup_roots) {
 		sb_leave(SB_EVENT_LEAVE, leader);
+	} else if (member && (member->roots & control.cgroup_roots)) { /* of a --pid's, too */
+		__sync_fetch_and_and(&member->roots, ~control.cgroup_roots);
+		__sync_fetch_and_add(&state.departures, 1); /* tallies ask the tree again */
+	}
 	return 0;
 }
 

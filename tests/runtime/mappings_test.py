@@ -4,14 +4,16 @@
 import contextlib
 import os
 import pathlib
+import platform
 import shutil
 import subprocess
+import sys
 import time
 
 from harness import (
-    LIBRARY, MS, PUPPET, Patience, Run, Session, Skip, await_slowed, await_wide, calls,
-    changed_bytes, expect_restored, expect_slowed, expect_unslowed, main, need, scratch, start_puppet,
-    targets_file,
+    LIBRARY, MS, PUPPET, Patience, Run, Session, Skip, await_slowed, await_wide, calls, calls_by_pid,
+    calls_now, changed_bytes, delays, expect_restored, expect_slowed, expect_unslowed, leave_none, main,
+    need, scratch, start_puppet, targets_file, wait_for,
 )
 
 LATE = "+libslowlib.so:lib_work delay=2ms"
@@ -198,6 +200,87 @@ def test_overlay() -> None:
             await_slowed(child, "work_push", MS)
             expect_slowed(child, "work_push", MS)
         expect_unslowed(target, "work_push", MS)
+
+
+_TWO_MOUNTS = (
+    "mount -t tmpfs none $FOLDER; cd $FOLDER; mkdir lower; cp $PUPPET lower/p; "
+    "for one in a b; do mkdir $one up$one work$one; "
+    "mount -t overlay o$one -o lowerdir=lower,upperdir=up$one,workdir=work$one $one; done; "
+)
+
+
+@contextlib.contextmanager
+def _in_two_overlays():
+    """A puppet in each of two mounts of one program, as containers of one image have them."""
+    if "\toverlay\n" not in pathlib.Path("/proc/filesystems").read_text():
+        raise Skip("the kernel has no overlay file system")
+    with _in_mount_namespace(_TWO_MOUNTS + "exec $FOLDER/a/p") as (one, folder):
+        enter = [need("nsenter"), "-t", str(one.pid), "-m"]
+        yield one, start_puppet(str(folder / "b/p"), before=enter)
+
+
+def test_each_call_counts_once_in_two_overlays_of_one_file() -> None:
+    with _in_two_overlays() as (one, other):
+        with Session("+exe:work_push delay=1ms", "--pid", str(other.pid), pid=one.pid) as session:
+            # For longer than it takes until files that no outsider maps have wide probes.
+            for _ in range(30):
+                one.call("work_push", 10)
+                other.call("work_push", 5)
+                time.sleep(0.1)
+            child = other.offspring("child")
+            await_slowed(child, "work_push", MS)
+            before = calls_now(session, "work_push")
+            child.call("work_push", 10)
+            final = session.stop()
+    by_pid = calls_by_pid(final, "work_push")
+    assert (by_pid[one.pid], by_pid[other.pid]) == (300, 150), by_pid
+    assert calls(final, "work_push") == before + 10, by_pid
+    assert delays(final, "work_push") == calls(final, "work_push"), final
+
+
+def test_each_call_counts_once_in_two_overlays_where_probes_cannot_be_aimed() -> None:
+    with _in_two_overlays() as (one, other):
+        with Session("+exe:work_push delay=1ms", "--pid", str(other.pid), pid=one.pid,
+                     without="uprobe_multi_pid") as session:
+            one.call("work_push", 10)
+            other.call("work_push", 5)
+            final = session.stop()
+    assert calls_by_pid(final, "work_push") == {one.pid: 10, other.pid: 5}, final
+    assert delays(final, "work_push") == 15, final
+
+
+def test_outsiders_in_another_overlay_of_the_file_pay_nothing() -> None:
+    with _in_two_overlays() as (one, other):
+        with Session("+exe:work_push delay=1ms", pid=one.pid):
+            for _ in range(20):
+                assert changed_bytes(other.pid) == 0
+                time.sleep(0.1)
+            expect_slowed(one, "work_push", MS)
+
+
+def test_a_process_whose_main_thread_has_ended_is_told_of() -> None:
+    """/proc shows nothing of its memory, and the kernel probes nothing there."""
+    program = (
+        "import ctypes, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(600,)).start()\n"
+        "print(flush=True)\n"
+        f"ctypes.CDLL(None).syscall({60 if platform.machine() == 'x86_64' else 93}, 0)\n"
+    )
+    started = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    leave_none(lambda: (started.kill(), started.wait()))
+    started.stdout.readline()
+    state = pathlib.Path(f"/proc/{started.pid}/stat")
+    wait_for(lambda: state.read_text().rpartition(")")[2].split()[0] == "Z", 10, "its main thread's end")
+    other = start_puppet()
+    with Session(
+        "+*:malloc delay=0ns\n+exe:work_push delay=0ns", "--pid", str(started.pid), pid=other.pid
+    ) as session:
+        said = f"process {started.pid} ("
+        wait_for(lambda: any(said in one for one in session.warnings), 10, "a word")
+    assert any(said in one and "its main thread has ended" in one for one in session.warnings)
+    done = Run("attach", "--pid", str(started.pid), targets_file("+*:malloc delay=0ns"))
+    assert done.status != 0 and "its main thread has ended" in done.err, done
+    assert "zombie" not in done.err and "matches" not in done.err, done
 
 
 def test_hard_links_and_symbolic_links_are_one_file() -> None:

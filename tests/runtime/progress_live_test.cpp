@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Progress points in native code against programs that count and time their own calls. Needs root.
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -88,7 +89,7 @@ struct Opened {
     std::vector<std::unique_ptr<ProgressPoint>> points;
 };
 
-Result<Opened> open_points(pid_t pid, const std::vector<std::string>& texts) {
+Result<Opened> open_points(const std::vector<pid_t>& pids, const std::vector<std::string>& texts) {
     std::vector<ProgressSpec> specs;
     for (const std::string& text : texts) {
         auto spec = parse_progress(text);
@@ -96,7 +97,7 @@ Result<Opened> open_points(pid_t pid, const std::vector<std::string>& texts) {
         specs.push_back(*spec);
     }
     session::SessionOptions options;
-    options.pids = {pid};
+    options.pids = pids;
     options.missing = session::MissingPolicy::kIgnore;
     auto session = session::Session::attach(options, targets::TargetsFile{"none", {}},
                                             [](const std::string&) {});
@@ -136,7 +137,7 @@ class LiveProgress : public testing::Test {
                  const std::string& prefix) {
         Program target(program);
         for (const std::string& name : functions) {
-            auto opened = open_points(target.pid(), {"latency:exe:" + prefix + name});
+            auto opened = open_points({target.pid()}, {"latency:exe:" + prefix + name});
             ASSERT_TRUE(opened) << name << ": " << opened.error().message;
             ProgressPoint& point = *opened->points.front();
             for (const int threads : {1, 4}) {
@@ -162,7 +163,7 @@ class LiveProgress : public testing::Test {
         Program target(copy);
         std::unique_ptr<Program> other;
         if (shared) other = std::make_unique<Program>(copy);
-        auto opened = open_points(target.pid(), {text});
+        auto opened = open_points({target.pid()}, {text});
         ASSERT_TRUE(opened) << opened.error().message;
         ProgressPoint& point = *opened->points.front();
         // A file that others map as well is probed for everybody once a child has been seen.
@@ -205,7 +206,7 @@ TEST_F(LiveProgress, EveryWayOutIsSeen) {
 TEST_F(LiveProgress, TimesAreThoseOfTheProgram) {
     Program target(own_leavers());
     for (const std::string name : {"plain", "thrown_through", "tail"}) {
-        auto opened = open_points(target.pid(), {"latency:exe:" + name});
+        auto opened = open_points({target.pid()}, {"latency:exe:" + name});
         ASSERT_TRUE(opened) << opened.error().message;
         ProgressPoint& point = *opened->points.front();
         const auto before = point.latencies();
@@ -236,7 +237,7 @@ TEST_F(LiveProgress, FunctionsOfGo) {
 TEST_F(LiveProgress, CallsThatDoNotReturnMakeRoomForOthers) {
     ::setenv("SPEEDBUMP_WITHOUT", "tallies", 1); // a table for 64 calls
     Program target(own_leavers());
-    auto opened = open_points(target.pid(), {"latency:exe:thrown_through"});
+    auto opened = open_points({target.pid()}, {"latency:exe:thrown_through"});
     ::unsetenv("SPEEDBUMP_WITHOUT");
     ASSERT_TRUE(opened) << opened.error().message;
     ProgressPoint& point = *opened->points.front();
@@ -268,7 +269,7 @@ TEST_F(LiveProgress, OthersThatMapTheFileDoNotPay) {
     };
     for (const std::string point :
          {"native:exe:plain", "latency:exe:plain", "usdt:exe:leavers:plain"}) {
-        auto opened = open_points(target.pid(), {point});
+        auto opened = open_points({target.pid()}, {point});
         ASSERT_TRUE(opened) << opened.error().message;
         EXPECT_LT(cost(), 1.5) << point;
         EXPECT_EQ(units(*opened->points.front()), 0u);
@@ -288,7 +289,7 @@ TEST_F(LiveProgress, SemaphoresAreUpWhileTheirMarkIsCounted) {
         };
         EXPECT_EQ(semaphore(target), 0u);
         {
-            auto opened = open_points(target.pid(), {"usdt:exe:leavers:watched"});
+            auto opened = open_points({target.pid()}, {"usdt:exe:leavers:watched"});
             ASSERT_TRUE(opened) << opened.error().message;
             EXPECT_EQ(semaphore(target), 1u);
             EXPECT_EQ(semaphore(other), engine::probe_features().uprobe_multi_pid ? 0u : 1u);
@@ -307,9 +308,44 @@ TEST_F(LiveProgress, ChildrenAreCounted) {
         for (const bool shared : {false, true}) children_are_counted(text, shared);
 }
 
+// As containers of one image have it: the kernel's probes are those of the one file below.
+TEST_F(LiveProgress, CallsInTwoOverlaysOfOneFileCountOnce) {
+    if (!run("grep -qw overlay /proc/filesystems")) GTEST_SKIP() << "the kernel has no overlayfs";
+    ASSERT_EQ(unshare(CLONE_NEWNS), 0);
+    ASSERT_TRUE(run("mount --make-rprivate / && mount -t tmpfs none " + folder_ + " && mkdir " +
+                    folder_ + "/lower && cp " + own_leavers() + " " + folder_ + "/lower/p"));
+    for (const std::string one : {"a", "b"})
+        ASSERT_TRUE(run("cd " + folder_ + " && mkdir " + one + " up" + one + " work" + one +
+                        " && mount -t overlay o -o lowerdir=lower,upperdir=up" + one +
+                        ",workdir=work" + one + " " + one));
+    {
+        Program first(folder_ + "/a/p"), second(folder_ + "/b/p");
+        for (const char* without : {"", "uprobe_multi_pid"}) {
+            ::setenv("SPEEDBUMP_WITHOUT", without, 1);
+            for (const std::string point :
+                 {"native:exe:plain", "latency:exe:plain", "usdt:exe:leavers:plain"}) {
+                SCOPED_TRACE(point + " " + without);
+                auto opened = open_points({first.pid(), second.pid()}, {point});
+                ASSERT_TRUE(opened) << opened.error().message;
+                uint64_t returns = first.call("plain", 100, 0, 1).returns;
+                returns += second.call("plain", 50, 0, 1).returns;
+                EXPECT_EQ(units(*opened->points.front()), returns);
+            }
+        }
+        ::unsetenv("SPEEDBUMP_WITHOUT");
+        // With an outsider in the other mount they are aimed, until a process is born.
+        auto opened = open_points({first.pid()}, {"latency:exe:plain"});
+        ASSERT_TRUE(opened) << opened.error().message;
+        (void)second.call("plain", 50, 0, 1);
+        const uint64_t returns = first.call("plain", 100, 0, 1).returns;
+        EXPECT_EQ(units(*opened->points.front()), returns);
+    }
+    EXPECT_TRUE(run("umount " + folder_ + "/a " + folder_ + "/b " + folder_));
+}
+
 TEST_F(LiveProgress, FunctionsWithUnknownWaysOutAreRefused) {
     Program target(own_leavers());
-    auto opened = open_points(target.pid(), {"latency:libc.so.6:abort"});
+    auto opened = open_points({target.pid()}, {"latency:libc.so.6:abort"});
     ASSERT_FALSE(opened);
     EXPECT_NE(opened.error().message.find("never returns"), std::string::npos)
         << opened.error().message;

@@ -233,6 +233,39 @@ def test_cgroup() -> None:
             expect_unslowed(joins, "work_push", MS)
 
 
+def test_who_is_named_stays_when_it_leaves_the_cgroup() -> None:
+    """Who is in the tree by --pid as well as by --cgroup leaves only when neither holds."""
+    named, inside = start_puppet(), start_puppet()
+    with _cgroup() as folder:
+        for one in (named, inside):
+            (folder / "cgroup.procs").write_text(str(one.pid))
+        with Session(PUSH, "--cgroup", str(folder), pid=named.pid) as session:
+            for one in (named, inside):
+                one.call("work_push", 10)
+                (folder.parent / "cgroup.procs").write_text(str(one.pid))
+                one.call("work_push", 10)
+            final = session.stop()
+    assert calls_by_pid(final, "work_push") == {named.pid: 20, inside.pid: 10}, final
+
+
+def test_lines_of_the_cgroup_are_for_a_process_of_another_line_while_it_is_in_there() -> None:
+    named, inside = start_puppet(), start_puppet()
+    lines = f"+exe:work_push delay=0ns pid={named.pid}\n+exe:work_nop delay=0ns"
+    with _cgroup() as folder:
+        (folder / "cgroup.procs").write_text(str(inside.pid))
+        with Session(lines, "--cgroup", str(folder)) as session:
+            for _ in range(2):
+                for place in (folder.parent, folder):
+                    (place / "cgroup.procs").write_text(str(named.pid))
+                    named.call("work_push", 10)
+                    named.call("work_nop", 100)
+            (folder.parent / "cgroup.procs").write_text(str(named.pid))
+            named.call("work_nop", 1000)
+            final = session.stop()
+    assert calls_by_pid(final, "work_push") == {named.pid: 40}, final
+    assert calls_by_pid(final, "work_nop") == {named.pid: 200}, final
+
+
 def test_outsiders_of_before_pay_nothing() -> None:
     outsider, target = start_puppet(), start_puppet()
     with Session("+exe:work_* delay=1ms", pid=target.pid) as session:

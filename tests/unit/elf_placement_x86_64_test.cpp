@@ -113,9 +113,12 @@ TEST_F(PlacementTest, NothingBehindTheEndOfTheBlock) {
 }
 
 TEST_F(PlacementTest, TheEndOfTheBlockItselfMayBeTheSite) {
+    PlacementOptions options;
+    options.no_shadow_stacks = true;
     for (const char* end : {"call g", "jmp g", "je g", ".byte 0xeb, 0x01"}) {
         ProbeSite site =
-            place(std::string("f: xor %eax,%eax\n ") + end + "\n nop\n ret\n .size f,.-f\n g: ret");
+            place(std::string("f: xor %eax,%eax\n ") + end + "\n nop\n ret\n .size f,.-f\n g: ret",
+                  options);
         EXPECT_EQ(site.file_offset - entry_, 2u) << end;
         EXPECT_EQ(site.kind, kEmulated) << end;
     }
@@ -409,7 +412,9 @@ Placed place_all(const ElfFile& file) {
         placed.entries.push_back(function.file_offset);
     const std::vector<uint64_t> all = std::move(placed.entries);
     placed.entries.clear();
-    auto sites = place_probes(file, all, {});
+    PlacementOptions options;
+    options.no_shadow_stacks = true;
+    auto sites = place_probes(file, all, options);
     for (size_t i = 0; i < all.size(); ++i) {
         if (!sites[i]) {
             ++placed.refused[sites[i].error().message];
@@ -535,6 +540,7 @@ TEST(PlacementReal, EverySiteIsOfAKnownForm) {
     PlacementOptions options;
     options.kernel_optimizes_nop5 = true;
     options.nop5_is_safe = true;
+    options.no_shadow_stacks = true;
     for (const std::filesystem::path& path : files) {
         Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
         if (!fd.valid()) continue;

@@ -26,6 +26,7 @@ SiteVerdict judge(const std::string& code, SitePosition position = SitePosition:
     SiteOptions options;
     options.kernel_optimizes_nop5 = optimizes;
     options.nop5_is_safe = true;
+    options.no_shadow_stacks = true;
     return judge_site(bytes_of(code), address, options, position);
 }
 
@@ -229,6 +230,25 @@ TEST(ProbeSiteTest, Nops) {
                     {"0f 0d 00", "prefetch"},
                     {"0f 18 00", "prefetchnta"}},
                    "");
+}
+
+// What a probed call pushes on a shadow stack is nothing, or the address of the kernel's copy.
+TEST(ProbeSiteTest, CallsWhereProcessesMayHaveShadowStacks) {
+    SiteOptions careful;
+    careful.kernel_optimizes_nop5 = careful.nop5_is_safe = true;
+    for (const char* code : {"e8 00 01 00 00", "ff d0", "41 ff d3", "ff 15 00 01 00 00", "ff 10"}) {
+        SCOPED_TRACE(code);
+        const auto judged = judge_site(bytes_of(code), 0x1000, careful, SitePosition::kEntry);
+        EXPECT_FALSE(judged.allowed);
+        EXPECT_THAT(judged.reason, HasSubstr("shadow stack"));
+        EXPECT_TRUE(judge(code).allowed);
+    }
+    // jumps, returns and the call that the kernel makes of a nop
+    for (const char* code :
+         {"e9 00 01 00 00", "74 10", "ff e0", "c3", "55", "c9", "0f 1f 44 00 00"}) {
+        EXPECT_TRUE(judge_site(bytes_of(code), 0x1000, careful, SitePosition::kEntry).allowed)
+            << code;
+    }
 }
 
 TEST(ProbeSiteTest, WhatIsNoInstruction) {

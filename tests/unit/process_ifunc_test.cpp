@@ -1,13 +1,22 @@
 // SPDX-License-Identifier: MIT
 #include "process/ifunc.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstddef>
+#include <cstring>
+
+#include "elf/machine.h"
 #include "elf_workshop.h"
+#include "util/fd.h"
 
 namespace speedbump::process {
 namespace {
@@ -17,6 +26,13 @@ using elf::Function;
 using elf::Workshop;
 
 using testing::HasSubstr;
+
+// The most memory that this program has had, in kB.
+long peak_kb() {
+    rusage usage{};
+    ::getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss;
+}
 
 // A child program that prints lines and then waits to be killed.
 class Child {
@@ -201,6 +217,82 @@ TEST_F(IfuncTest, StaticPrograms) {
         ASSERT_TRUE(offset) << options << ": " << offset.error().message;
         EXPECT_EQ(*offset, offset_of(child.pid(), address)) << options;
     }
+}
+
+// A file that is a module where it is mapped as it is: with many relocations whose symbols all have
+// one long name.
+std::string long_named_module(size_t count, size_t name_size) {
+    struct Head {
+        Elf64_Ehdr file;
+        Elf64_Phdr programs[2];
+        Elf64_Dyn dynamic[6];
+    } head = {};
+    const uint64_t slots = sizeof head, symbols = slots + count * sizeof(Elf64_Rela);
+    const uint64_t names = symbols + count * sizeof(Elf64_Sym), end = names + name_size + 2;
+    std::memcpy(head.file.e_ident, ELFMAG, SELFMAG);
+    head.file.e_ident[EI_CLASS] = ELFCLASS64;
+    head.file.e_phoff = offsetof(Head, programs);
+    head.file.e_phentsize = sizeof(Elf64_Phdr);
+    head.file.e_phnum = 2;
+    head.programs[0].p_type = PT_LOAD;
+    head.programs[1].p_type = PT_DYNAMIC;
+    head.programs[1].p_vaddr = offsetof(Head, dynamic);
+    head.programs[1].p_memsz = sizeof head.dynamic;
+    head.dynamic[0] = {DT_RELA, {slots}};
+    head.dynamic[1] = {DT_RELASZ, {count * sizeof(Elf64_Rela)}};
+    head.dynamic[2] = {DT_SYMTAB, {symbols}};
+    head.dynamic[3] = {DT_STRTAB, {names}};
+    head.dynamic[4] = {DT_STRSZ, {name_size + 2}};
+    std::string text(end, '\0');
+    std::memcpy(text.data(), &head, sizeof head);
+    for (size_t i = 0; i < count; ++i) {
+        const Elf64_Rela slot = {0, ELF64_R_INFO(i, elf::kGlobalData), 0};
+        const Elf64_Sym symbol = {1, 0, 0, 0, 0, 0};
+        std::memcpy(text.data() + slots + i * sizeof slot, &slot, sizeof slot);
+        std::memcpy(text.data() + symbols + i * sizeof symbol, &symbol, sizeof symbol);
+    }
+    text.replace(names + 1, name_size, name_size, 'n');
+    return text;
+}
+
+// Its modules say that they have more names, and longer ones, than this program has memory for.
+TEST_F(IfuncTest, AProcessWithoutEndTakesNoMemoryWithoutEnd) {
+    build("libthing.so", kLibrary, "-shared -fPIC");
+    auto file = shop_.open("libthing.so");
+    const Function* function = find_function(*file, "thing");
+    ASSERT_NE(function, nullptr);
+    shop_.write("module", long_named_module(500, 4000));
+    const Fd fd(::open(shop_.path("module").c_str(), O_RDONLY));
+    struct stat status {};
+    ASSERT_EQ(::fstat(fd.get(), &status), 0);
+    const auto size = static_cast<size_t>(status.st_size);
+    void* const start = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+    ASSERT_NE(start, MAP_FAILED);
+    // Each counts as one more module.
+    Mapping module;
+    module.start = reinterpret_cast<uint64_t>(start);
+    module.end = module.start + size;
+    Mapping code;
+    code.start = 0x10000;
+    code.end = 0x20000;
+    code.executable = true;
+    code.device = 1;
+    code.inode = 2;
+    std::vector<Mapping> mappings(4000, module);
+    mappings.push_back(code);
+    const auto answer = [&](const IfuncResolver::Limits& limits) {
+        IfuncResolver resolver(::getpid(), mappings, limits);
+        const auto offset = resolver.resolve(*file, 1, 2, *function);
+        return offset ? std::string("found") : offset.error().message;
+    };
+    const long before = peak_kb();
+    EXPECT_THAT(answer({}), HasSubstr("more to look through than is read"));
+    // By names 8 GB; the limits leave 256 MB for these.
+    EXPECT_LT(peak_kb() - before, 1'000'000);
+    EXPECT_THAT(answer({1000, 1 << 20}), HasSubstr("more to look through"));
+    mappings.erase(mappings.begin() + 3, mappings.end() - 1);
+    EXPECT_THAT(answer({}), HasSubstr("nothing in the process refers to it"));
+    ::munmap(start, size);
 }
 
 TEST_F(IfuncTest, ProcessThatIsGone) {

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: MIT
 // A session over engines that fail: each error reaches the user.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <thread>
 
 #include "engine/engines.h"
@@ -42,12 +47,14 @@ constexpr auto kMixed = "+exe:fakes_test_first delay=1ms\napp:work delay=2ms\n";
 
 class SessionOverFakes : public testing::Test {
   protected:
-    Result<std::unique_ptr<Session>> try_attach(const std::string& text) {
+    // `pid`: 0 stands for child_.
+    Result<std::unique_ptr<Session>> try_attach(const std::string& text, pid_t pid = 0) {
         const targets::ParseOutcome parsed = targets::parse_targets(text, "t");
         EXPECT_THAT(parsed.errors, IsEmpty());
         engine::Engines engines;
         tree_ = std::make_shared<engine::FakeTree>(faults_);
-        tree_->exists(child_.pid(), getpid());
+        if (pid == 0) pid = child_.pid();
+        tree_->exists(pid, getpid());
         probes_ = std::make_shared<engine::FakeProbes>(faults_);
         probes_->able = able_;
         if (columns_ > 0) probes_->make_schedule(columns_);
@@ -64,13 +71,13 @@ class SessionOverFakes : public testing::Test {
         engines.mappings = std::move(mappings);
         if (!hooks->own_lines.empty()) engines.hooks = std::move(hooks);
         SessionOptions options;
-        options.pids = {child_.pid()};
+        options.pids = {pid};
         options.columns = columns_;
         return Session::over(std::move(engines), options, parsed.file,
                              [this](const std::string& text_) { warnings_.push_back(text_); });
     }
-    std::unique_ptr<Session> attach(const std::string& text) {
-        auto session = try_attach(text);
+    std::unique_ptr<Session> attach(const std::string& text, pid_t pid = 0) {
+        auto session = try_attach(text, pid);
         if (!session) throw std::runtime_error(session.error().message);
         return std::move(*session);
     }
@@ -327,6 +334,71 @@ TEST_F(SessionOverFakes, AnOutsiderThatMapsTheFileMakesItNarrow) {
         const auto& sets = probes_->told[0].sets;
         return sets.older == 2 && sets.newer == 2;
     }));
+}
+
+// A process that maps this program's copy when it is told to, and forks then.
+class LateMapper {
+  public:
+    explicit LateMapper(const std::string& path) {
+        int asks[2], answers[2];
+        if (pipe(asks) != 0 || pipe(answers) != 0) throw std::runtime_error("pipe");
+        pid_ = fork();
+        if (pid_ == 0) {
+            char ask = 0;
+            if (read(asks[0], &ask, 1) != 1) _exit(1);
+            const int file = open(path.c_str(), O_RDONLY);
+            if (mmap(nullptr, std::filesystem::file_size(path), PROT_READ | PROT_EXEC, MAP_PRIVATE,
+                     file, 0) == MAP_FAILED)
+                _exit(1);
+            const pid_t child = fork();
+            if (child != 0 && write(answers[1], &child, sizeof child) != sizeof child) _exit(1);
+            for (;;) pause();
+        }
+        asks_ = asks[1];
+        answers_ = answers[0];
+        close(asks[0]);
+        close(answers[1]);
+    }
+    ~LateMapper() {
+        for (const pid_t pid : {child_, pid_})
+            if (pid > 0) kill(pid, SIGKILL);
+        waitpid(pid_, nullptr, 0);
+        close(asks_);
+        close(answers_);
+    }
+    pid_t pid() const { return pid_; }
+    // Its child, which has the mapping too.
+    pid_t map_and_fork() {
+        if (write(asks_, "m", 1) != 1 || read(answers_, &child_, sizeof child_) != sizeof child_)
+            throw std::runtime_error("the process has ended");
+        return child_;
+    }
+
+  private:
+    int asks_ = -1, answers_ = -1;
+    pid_t pid_ = -1, child_ = -1;
+};
+
+TEST_F(SessionOverFakes, AChildHasWhatItsParentMappedJustBefore) {
+    const std::string folder = testing::TempDir() + "speedbump-late-" + std::to_string(getpid());
+    std::filesystem::create_directory(folder);
+    const std::string path = folder + "/late_copy";
+    std::filesystem::copy_file("/proc/self/exe", path);
+    LateMapper parent(path);
+    faults_.begin("attach wide"); // it stays narrow
+    const auto session = attach("+*/late_copy:fakes_test_first delay=1ms\n", parent.pid());
+    EXPECT_THAT(probes_->in_place(), IsEmpty());
+    const pid_t child = parent.map_and_fork();
+    mappings_->records = {{parent.pid(), 0, ""}}; // there is none of the child
+    tree_->exists(child, parent.pid());
+    tree_->happens(TreeEvent::Type::kFork, child, parent.pid());
+    for (const pid_t pid : {parent.pid(), child})
+        EXPECT_TRUE(soon(*session, [&] {
+            const auto places = probes_->in_place();
+            return std::any_of(places.begin(), places.end(),
+                               [&](const auto& place) { return place.only == pid; });
+        })) << (pid == child ? "the child" : "the parent");
+    std::filesystem::remove_all(folder);
 }
 
 TEST_F(SessionOverFakes, AChildThatCannotBeProbedIsNamedAndTriedAgain) {

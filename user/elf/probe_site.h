@@ -26,6 +26,7 @@ enum class SitePosition : uint8_t {
 struct SiteOptions {
     bool kernel_optimizes_nop5 = false; // rewrites them into a call (6.18)
     bool nop5_is_safe = false;          // it does not, or forked children can make that call
+    bool no_shadow_stacks = false;      // processes can't have them here
 };
 
 // What is known of one instruction as a place for a probe.

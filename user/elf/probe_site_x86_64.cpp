@@ -28,6 +28,8 @@ constexpr const char* kEndsChildren =
 constexpr const char* kUntried =
     "is of a form that Linux 6.18 rewrites into a call that ends forked children, and what this "
     "kernel does could not be tried out";
+constexpr const char* kNoShadow =
+    "is a call, which on this host may leave a process's shadow stack behind under a probe";
 constexpr const char* kRepeated =
     "would count once per repetition, as the kernel steps through them";
 
@@ -221,9 +223,14 @@ SiteVerdict judge_nop(Bytes code, const Instruction& instruction, uint64_t addre
 
 // Relative and indirect jumps and calls, ret.
 SiteVerdict judge_branch(Bytes code, const Instruction& instruction, Operands operands,
-                         const Prefixes& prefixes) {
+                         const Prefixes& prefixes, const SiteOptions& options) {
     const bool bare = instruction.raw.prefix_count == 0;
     const unsigned char first = code[0];
+    // An emulated call pushes its return address on the stack alone (emulate_push_stack); one that
+    // is stepped leaves that of the copy on the shadow stack (UPROBE_FIX_CALL mends the stack).
+    // The return then ends the process. Later kernels do the former right; which, can't be seen.
+    if (instruction.meta.category == ZYDIS_CATEGORY_CALL && !options.no_shadow_stacks)
+        return refused(kNoShadow);
     switch (instruction.meta.category) {
         case ZYDIS_CATEGORY_RET:
             // f3 c3 is what compilers emitted for years for the sake of an old processor.
@@ -318,7 +325,7 @@ SiteVerdict judge(Bytes code, const Instruction& instruction, Operands operands,
         case ZYDIS_CATEGORY_COND_BR:
         case ZYDIS_CATEGORY_UNCOND_BR:
         case ZYDIS_CATEGORY_CALL:
-            return judge_branch(code, instruction, operands, prefixes);
+            return judge_branch(code, instruction, operands, prefixes, options);
         case ZYDIS_CATEGORY_STRINGOP:
             return refused(prefixes.repeat ? kRepeated : kNotListed);
         default:

@@ -14,7 +14,7 @@ uint64_t on_host_clock(uint64_t here_ns) {
 }
 
 elf::SiteOptions site_options(const Features& features) {
-    return {features.nop5_optimized, features.nop5_is_safe};
+    return {features.nop5_optimized, features.nop5_is_safe, features.no_shadow_stacks};
 }
 
 void write_target(sb_target& entry, const TargetSettings& settings, uint64_t window_origin_ns,

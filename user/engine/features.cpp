@@ -148,6 +148,15 @@ constexpr const char* kGrantLine =
     "sudo chgrp speedbump \"$f\" && sudo chmod 0750 \"$f\" && "
     "sudo setcap cap_bpf,cap_perfmon,cap_sys_ptrace=ep \"$f\"";
 
+// Processor and kernel together: only then the flag is shown (6.6).
+bool has_no_shadow_stacks() {
+    std::ifstream processors("/proc/cpuinfo");
+    for (std::string line; std::getline(processors, line);)
+        if (line.starts_with("flags"))
+            return (line + ' ').find(" user_shstk ") == std::string::npos;
+    return false;
+}
+
 // What SPEEDBUMP_WITHOUT names.
 void take_off_declared(Features& features) {
     const auto without = is_declared_absent;
@@ -159,6 +168,7 @@ void take_off_declared(Features& features) {
     if (without("kmod")) features.kmod = false;
     if (without("mmap_events")) features.mmap_events = false;
     if (without("nop5")) features.nop5_optimized = false;
+    if (without("no_shadow_stacks")) features.no_shadow_stacks = false;
     if (without("tallies")) features.few_tallies = true;
     if (without("ring")) features.small_ring = true;
     if (without("members")) features.few_members = true;
@@ -192,6 +202,7 @@ Features probe_features() {
         try_uprobe_multi(features, std::move(skeleton));
     if (!features.nop5_optimized && !features.nop5_is_safe)
         features.nop5_is_safe = has_no_trampoline();
+    features.no_shadow_stacks = has_no_shadow_stacks();
     features.mmap_events = MappingWatch::open().has_value();
     features.kmod = access("/dev/speed_bump", F_OK) == 0;
 

@@ -21,14 +21,15 @@ struct Features {
     bool uprobe_multi_pid = false; // its pid filter works per process, not per thread (6.10)
     bool tracepoint_btf = false;   // tp_btf programs load
     bool task_iterator = false;
-    bool mmap_events = false;    // perf mmap records, system-wide
-    bool nop5_optimized = false; // 5-byte nop becomes a call (6.18)
-    bool nop5_is_safe = false;   // it does not, or forked children can make that call
-    bool few_tallies = false;    // for tests: counters of a handful of processes only
-    bool small_ring = false;     // for tests: room for few events of the process tree
-    bool few_members = false;    // for tests: room for few processes in the tree
-    bool no_fentry = false;      // for tests: no programs at functions of the kernel
-    bool kmod = false;           // /dev/speed_bump
+    bool mmap_events = false;      // perf mmap records, system-wide
+    bool nop5_optimized = false;   // 5-byte nop becomes a call (6.18)
+    bool nop5_is_safe = false;     // it does not, or forked children can make that call
+    bool no_shadow_stacks = false; // processes can't have them
+    bool few_tallies = false;      // for tests: counters of a handful of processes only
+    bool small_ring = false;       // for tests: room for few events of the process tree
+    bool few_members = false;      // for tests: room for few processes in the tree
+    bool no_fentry = false;        // for tests: no programs at functions of the kernel
+    bool kmod = false;             // /dev/speed_bump
     // The probes of the tries being taken out again; the last copy waits for it.
     std::shared_future<void> cleanup;
 };

@@ -86,6 +86,7 @@ Result<void> ProgressProbes::look(const std::vector<pid_t>& pids, Files& files) 
                     .with_hint("use --engine=bpf, or leave that target out");
             Batch& batch = batches[site.file];
             batch.file = site.file;
+            batch.below = process::file_below(sites_->descriptor(site.file));
             batch.sites.emplace_back(*number, meaning);
             batch.places.push_back({site.offset, *number, false, site.semaphore});
         }
@@ -119,14 +120,30 @@ void ProgressProbes::change(Batch& batch, const engine::ProbeSets& sets) {
     }
 }
 
-Result<void> ProgressProbes::widen(Batch& batch) {
-    change(batch, {0, 1, false});
-    auto links = probe(batch, -1);
-    if (!links) {
-        change(batch, {0, 0});
-        return std::move(links).error();
+// Of files that are one below overlayfs the probes of one are hit by the calls of all.
+void ProgressProbes::leave_to_twins(Batch& batch) const {
+    for (const Batch& other : batches_) {
+        if (!other.is_wide || !other.below.is_that_of(batch.below)) continue;
+        std::erase_if(batch.places, [&other](const engine::UprobePlace& place) {
+            return std::any_of(other.places.begin(), other.places.end(), [&](const auto& one) {
+                return one.file_offset == place.file_offset;
+            });
+        });
     }
-    batch.wide = std::move(*links);
+}
+
+Result<void> ProgressProbes::widen(Batch& batch) {
+    leave_to_twins(batch);
+    change(batch, {0, 1, false});
+    if (!batch.places.empty()) {
+        auto links = probe(batch, -1);
+        if (!links) {
+            change(batch, {0, 0});
+            return std::move(links).error();
+        }
+        batch.wide = std::move(*links);
+    }
+    batch.is_wide = true;
     change(batch, {0, 1, true});
     batch.narrow.clear();
     change(batch, {1, 1});
@@ -141,11 +158,11 @@ Result<void> ProgressProbes::attach(const std::vector<pid_t>& pids) {
     const engine::Features& features = programs_->features();
     std::set<process::FileKey> shared;
     if (features.uprobe_multi_pid) {
-        for (const Batch& batch : batches_) shared.insert(batch.file);
+        for (const Batch& batch : batches_) shared.insert(batch.below.wanted(batch.file));
         shared = shared_with_others(shared, known_);
     }
     for (Batch& batch : batches_) {
-        if (!shared.contains(batch.file)) {
+        if (!shared.contains(batch.below.wanted(batch.file))) {
             if (auto done = widen(batch); !done) return done;
             continue;
         }
@@ -180,7 +197,7 @@ Result<void> ProgressProbes::follow(const std::vector<session::ProcessInfo>& pro
         const bool concerned = std::any_of(files.begin(), files.end(), [&batch](const auto& one) {
             return one.second.contains(batch.file);
         });
-        if (!batch.wide.empty() || (!concerned && !missed)) continue;
+        if (batch.is_wide || (!concerned && !missed)) continue;
         if (auto done = widen(batch); !done) return done;
     }
     return {};

@@ -33,6 +33,8 @@ class ProgressProbes {
     // Sites in one file that were found at one time.
     struct Batch {
         process::FileKey file;
+        process::FileBelow below;
+        bool is_wide = false;
         std::vector<std::pair<uint32_t, sb_progress_site>> sites; // by number
         std::vector<engine::UprobePlace> places;                  // of these, as narrow probes
         engine::ProbeSets sets; // narrow probes are set 0, wide ones set 1
@@ -46,6 +48,7 @@ class ProgressProbes {
     // Of a process, -1: of all who map the file.
     Result<engine::Links> probe(const Batch& batch, pid_t only);
     void change(Batch& batch, const engine::ProbeSets& sets);
+    void leave_to_twins(Batch& batch) const;
     Result<void> widen(Batch& batch);
 
     std::shared_ptr<Programs> programs_;

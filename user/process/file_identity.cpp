@@ -3,7 +3,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <array>
@@ -16,6 +19,19 @@
 #include "process/maps.h"
 
 namespace speedbump::process {
+
+bool FileBelow::is_that_of(const FileBelow& other) const {
+    return (is_overlaid || other.is_overlaid) && number == other.number && size == other.size &&
+           changed_s == other.changed_s && changed_ns == other.changed_ns;
+}
+
+FileBelow file_below(int descriptor) {
+    struct statfs file_system {};
+    struct stat status {};
+    if (::fstatfs(descriptor, &file_system) != 0 || ::fstat(descriptor, &status) != 0) return {};
+    return {file_system.f_type == OVERLAYFS_SUPER_MAGIC, static_cast<uint32_t>(status.st_ino),
+            status.st_size, status.st_ctim.tv_sec, status.st_ctim.tv_nsec};
+}
 
 std::string read_link(const std::string& path) {
     std::array<char, PATH_MAX> buffer;

@@ -17,6 +17,22 @@ struct FileKey {
     auto operator<=>(const FileKey&) const = default;
 };
 
+// What tells which file a file is below overlayfs, where uprobes are: each mount shows the one
+// below with a device of its own, the same number but for the upper bits, and that one's size and
+// times.
+struct FileBelow {
+    bool is_overlaid = false;
+    uint32_t number = 0; // the lower bits
+    int64_t size = 0, changed_s = 0, changed_ns = 0;
+
+    // Whether both are one file below, and at least one is seen through overlayfs.
+    bool is_that_of(const FileBelow& other) const;
+    // What to look for in the maps of other processes (mapped_of) to find who maps what is below.
+    FileKey wanted(const FileKey& key) const { return is_overlaid ? FileKey{0, number} : key; }
+};
+// Nothing is known of a descriptor that can't be asked.
+FileBelow file_below(int descriptor);
+
 // What /proc/PID/maps shows for mappings of this file. stat tells other numbers on overlayfs and
 // btrfs, so the file is mapped and looked up.
 Result<FileKey> mapped_key(const Fd& fd, const std::string& path);

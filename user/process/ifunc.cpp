@@ -29,11 +29,12 @@ constexpr uint64_t kMaxStrings = 64u << 20;
 constexpr size_t kMaxModules = 4096;
 constexpr size_t kBatch = 512; // below IOV_MAX
 constexpr uint64_t kPage = 4096;
+constexpr size_t kMaxName = 4096, kNode = 128; // bytes
 
 } // namespace
 
-IfuncResolver::IfuncResolver(pid_t pid, std::vector<Mapping> mappings)
-    : memory_(pid), mappings_(std::move(mappings)) {}
+IfuncResolver::IfuncResolver(pid_t pid, std::vector<Mapping> mappings, const Limits& limits)
+    : memory_(pid), mappings_(std::move(mappings)), left_(limits) {}
 
 bool IfuncResolver::read(uint64_t address, void* to, size_t size) {
     const Piece whole = piece(address, size);
@@ -48,6 +49,8 @@ std::optional<std::vector<unsigned char>> IfuncResolver::read_bytes(uint64_t add
     // Only what is mapped is worth room for it.
     auto holds = [&](const Mapping& one) { return address >= one.start && address < one.end; };
     if (std::none_of(mappings_.begin(), mappings_.end(), holds)) return std::nullopt;
+    if (is_cut_ |= size > left_.read_bytes; is_cut_) return std::nullopt;
+    left_.read_bytes -= size;
     std::vector<unsigned char> bytes(size);
     if (!read(address, bytes.data(), bytes.size())) return std::nullopt;
     return bytes;
@@ -127,7 +130,12 @@ void IfuncResolver::read_slots(const std::vector<Slot>& slots, const std::vector
         for (size_t i = 0; i < count && got >= static_cast<ssize_t>((i + 1) * 8); ++i) {
             const Elf64_Sym& symbol = names[slots[at + i].symbol];
             if (symbol.st_name >= text.size()) continue;
-            values_.emplace(reinterpret_cast<const char*>(text.data()) + symbol.st_name, values[i]);
+            const auto* name = reinterpret_cast<const char*>(text.data()) + symbol.st_name;
+            const size_t length = strnlen(name, kMaxName); // the text ends with a NUL
+            if (length == kMaxName) continue;
+            if (is_cut_ |= length + kNode > left_.name_bytes; is_cut_) return;
+            left_.name_bytes -= length + kNode;
+            values_.emplace(std::string(name, length), values[i]);
         }
     }
 }
@@ -137,7 +145,7 @@ void IfuncResolver::read_modules() {
     modules_read_ = true;
     size_t count = 0;
     for (const Mapping& mapping : mappings_)
-        if (mapping.file_offset == 0 && ++count <= kMaxModules) read_module(mapping);
+        if (mapping.file_offset == 0 && !is_cut_ && ++count <= kMaxModules) read_module(mapping);
 }
 
 std::optional<uint64_t> IfuncResolver::implementation_at(uint64_t address, const ElfFile& file,
@@ -246,6 +254,7 @@ Result<uint64_t> IfuncResolver::resolve(const ElfFile& file, uint64_t device, ui
                                        name, file.path(), memory_.pid()),
                            read_error_)
             .with_hint("this needs CAP_SYS_PTRACE, or to be the process's user");
+    if (is_cut_) return not_found("the process has more to look through than is read");
     if (named.ambiguous) return not_found("several functions of the file have this name");
     if (named.elsewhere)
         return not_found("not bound yet (nothing has called it), or bound to another file");

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "elf/symbols.h"
@@ -23,8 +24,16 @@ namespace speedbump::process {
 // process. One object per look at a process; what it reads there it reads once.
 class IfuncResolver {
   public:
+    // How much is read of all modules, and kept of their names: a process may have any number of
+    // them, as large as it likes.
+    struct Limits {
+        uint64_t read_bytes = uint64_t{1} << 30;
+        uint64_t name_bytes = uint64_t{256} << 20;
+    };
     // `mappings` are those of the process (read_maps).
-    IfuncResolver(pid_t pid, std::vector<Mapping> mappings);
+    IfuncResolver(pid_t pid, std::vector<Mapping> mappings)
+        : IfuncResolver(pid, std::move(mappings), Limits()) {}
+    IfuncResolver(pid_t pid, std::vector<Mapping> mappings, const Limits& limits);
 
     // The file offset, in the same file, of the implementation. `file` is what the mappings with
     // this device and inode show. kNotFound, with the reason in words, when the process has not
@@ -64,6 +73,8 @@ class IfuncResolver {
     RemoteMemory memory_;
     std::vector<Mapping> mappings_;
     int read_error_ = 0; // errno of the last read that failed for want of rights
+    Limits left_;
+    bool is_cut_ = false; // something was left out for want of these
     bool modules_read_ = false;
     std::multimap<std::string, uint64_t> values_;  // symbol name to what its slots hold
     const elf::ElfFile* relocated_file_ = nullptr; // whose relative slots are in the next

@@ -15,6 +15,7 @@
 #include "targets/matcher.h"
 #include "util/file.h"
 #include "util/passing.h"
+#include "util/proc.h"
 
 namespace speedbump::process {
 
@@ -341,6 +342,9 @@ Result<Findings> Resolver::look_at_process(pid_t pid) {
     Findings findings;
     if (impl.binaries.empty()) return findings;
     Result<std::vector<Mapping>> maps = read_maps(pid);
+    if ((!maps || maps->empty()) && has_lost_main_thread(pid)) // by kernel: ESRCH, or nothing
+        return make_error(ErrorKind::kUnsupported,
+                          "its main thread has ended: what it maps can't be seen, or probed");
     if (!maps) return std::move(maps).error();
     const std::string root_link = fmt::format("/proc/{}/root", pid);
     const std::string executable = read_link(fmt::format("/proc/{}/exe", pid));

@@ -18,9 +18,22 @@ using process::FileKey;
 
 Result<void> Finder::find_all() {
     has_begun_ = true;
+    std::vector<std::pair<Member*, Error>> refused;
+    bool has_looked = false;
     for (auto& [tgid, member] : members_.all()) {
         if (!member.alive) continue;
-        if (auto found = find_mapped(member); !found) return found;
+        auto found = find_mapped(member);
+        has_looked |= found.has_value();
+        if (!found && found.error().kind == ErrorKind::kUnsupported)
+            refused.emplace_back(&member, std::move(found).error());
+        else if (!found)
+            return found;
+    }
+    for (const auto& [member, error] : refused) {
+        if (!has_looked && !hooks_)
+            return Error(error).with_context(
+                fmt::format("process {} ({})", member->pid, member->command));
+        put_off(*member, error);
     }
     if (!options_.run_command.empty())
         if (auto found = find_program(members_.all().begin()->second); !found) return found;

@@ -11,8 +11,11 @@ std::set<process::FileKey> mapped_of(pid_t pid, const std::set<process::FileKey>
     const auto mappings = process::read_maps(pid);
     if (!mappings) return found; // it is gone
     for (const process::Mapping& mapping : *mappings) {
-        const process::FileKey key{mapping.device, mapping.inode};
-        if (mapping.executable && files.contains(key)) found.insert(key);
+        if (!mapping.executable) continue;
+        const process::FileKey exact{mapping.device, mapping.inode};
+        const process::FileKey below{0, static_cast<uint32_t>(mapping.inode)}; // FileBelow::wanted
+        for (const process::FileKey& key : {exact, below})
+            if (files.contains(key)) found.insert(key);
     }
     return found;
 }

@@ -37,7 +37,7 @@ class OutsiderScan {
     size_t next_ = 0;
 };
 
-// Which of `files` the process has mapped executable.
+// Which of `files` (FileBelow::wanted) the process has mapped executable.
 std::set<process::FileKey> mapped_of(pid_t pid, const std::set<process::FileKey>& files);
 
 } // namespace speedbump::session

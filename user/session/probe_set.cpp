@@ -49,6 +49,12 @@ engine::ProbeSets ProbeSet::sets_of(const FileKey& key) const {
     return file == files_.end() ? engine::ProbeSets{} : file->second.sets;
 }
 
+bool ProbeSet::has_twin(const std::string& name) const {
+    return std::any_of(files_.begin(), files_.end(), [&](const auto& entry) {
+        return entry.second.has_twin && name_of(entry.second) == name;
+    });
+}
+
 bool ProbeSet::has_narrow() const {
     return std::any_of(files_.begin(), files_.end(),
                        [](const auto& entry) { return !entry.second.wide; });
@@ -60,9 +66,12 @@ void ProbeSet::add(const FileKey& key, int descriptor, const std::vector<Probe>&
                    const Member& member) {
     if (probes.empty()) return;
     File& file = files_[key];
-    has_new_files_ |= file.probes.empty();
+    const bool is_new = file.probes.empty();
+    has_new_files_ |= is_new;
     file.descriptor = descriptor;
+    if (is_new) file.below = process::file_below(descriptor);
     file.probes.insert(file.probes.end(), probes.begin(), probes.end());
+    if (is_new) note_twins(key, file);
     std::set<uint32_t> present;
     if (file.wide) present.insert(member.tgid); // for all at once
     for (const auto& [tgid, placed] : file.narrow) present.insert(tgid);
@@ -71,6 +80,27 @@ void ProbeSet::add(const FileKey& key, int descriptor, const std::vector<Probe>&
         if (!other || !other->alive) continue;
         if (auto probed = probe(*other, key); !probed) rules_.put_off(*other, probed.error());
     }
+}
+
+// Wide probes of each would be hit by whoever maps the other.
+void ProbeSet::note_twins(const FileKey& key, File& file) {
+    for (auto& [other_key, other] : files_) {
+        if (other_key == key || !other.below.is_that_of(file.below)) continue;
+        file.has_twin = other.has_twin = true;
+        narrow(other_key);
+        if (!can_narrow_) continue;
+        late_.add(key, name_of(file));
+        late_.add(other_key, name_of(other));
+    }
+}
+
+// Whose probes it is that are hit, where they can't be narrow.
+const ProbeSet::File* ProbeSet::wide_twin(const File& file) const {
+    if (!file.has_twin) return nullptr;
+    const auto twin = std::find_if(files_.begin(), files_.end(), [&file](const auto& entry) {
+        return entry.second.wide && entry.second.below.is_that_of(file.below);
+    });
+    return twin == files_.end() ? nullptr : &twin->second;
 }
 
 Result<void> ProbeSet::place(File& file, Placed& placed, std::optional<pid_t> only) {
@@ -90,7 +120,16 @@ Result<void> ProbeSet::probe(const Member& member, const FileKey& key) {
     const auto found = files_.find(key);
     if (is_out_ || found == files_.end()) return {};
     File& file = found->second;
-    if (!file.wide && !can_narrow_) return widen(key);
+    if (!file.wide && !can_narrow_) {
+        const File* const twin = wide_twin(file);
+        if (!twin) return widen(key);
+        if (warned_narrow_.insert(key).second)
+            rules_.warn(
+                fmt::format("{} and {} are one file below overlayfs: the probes of the "
+                            "former are hit by both, and count for both",
+                            name_of(*twin), name_of(file)));
+        return {};
+    }
     if (file.wide) return place(file, file.for_all, std::nullopt);
     Placed& placed = file.narrow[member.tgid];
     auto done = place(file, placed, member.pid);
@@ -270,10 +309,11 @@ void ProbeSet::narrow(const FileKey& key) {
 void ProbeSet::outsider_maps(pid_t pid) {
     std::set<FileKey> watched = scan_.files(); // a scan may have passed the outsider already
     for (const auto& [key, file] : files_)
-        if (file.wide) watched.insert(key);
+        if (file.wide) watched.insert(file.below.wanted(key));
     const std::set<FileKey> shared = mapped_of(pid, watched);
     scan_.note_shared(shared);
-    for (const FileKey& key : shared) narrow(key);
+    for (const auto& [key, file] : files_)
+        if (shared.contains(file.below.wanted(key))) narrow(key);
 }
 
 void ProbeSet::look_for_outsiders() {
@@ -291,7 +331,7 @@ void ProbeSet::begin_look() {
     if (last_scan_ != Clock::time_point{} && Clock::now() - last_scan_ < pause) return;
     std::set<FileKey> candidates;
     for (const auto& [key, file] : files_)
-        if (!file.wide) candidates.insert(key);
+        if (!file.wide && !file.has_twin) candidates.insert(file.below.wanted(key));
     last_scan_ = Clock::now();
     has_new_files_ = false;
     if (candidates.empty()) return;
@@ -307,9 +347,11 @@ void ProbeSet::begin_look() {
 
 // Files that no outsider maps are changed to wide probes.
 void ProbeSet::end_look() {
-    for (const FileKey& key : scan_.files()) {
-        const std::string& name = name_of(files_.at(key));
-        if (scan_.shared().contains(key)) {
+    for (const auto& [key, file] : files_) {
+        const FileKey wanted = file.below.wanted(key);
+        if (file.wide || file.has_twin || !scan_.files().contains(wanted)) continue;
+        const std::string& name = name_of(file);
+        if (scan_.shared().contains(wanted)) {
             late_.add(key, name);
         } else if (auto done = widen(key); !done && warned_narrow_.insert(key).second) {
             const std::string what = fmt::format("probe {} for all its processes at once", name);
@@ -323,10 +365,12 @@ void ProbeSet::end_look() {
 void ProbeSet::warn_of_late_files() {
     for (const std::string& name : late_.take_untold())
         rules_.warn(fmt::format(
-            "{} is mapped by processes outside the tree as well, so that the tree's are probed one "
-            "by one: each new one runs unslowed for some milliseconds, and one that lives no "
-            "longer is missed (docs/targets-file.md, new processes)",
-            name));
+            "{} is mapped {}, so that the tree's are probed one by one: each new one runs unslowed "
+            "for some milliseconds, and one that lives no longer is missed (docs/targets-file.md, "
+            "new processes)",
+            name,
+            has_twin(name) ? "through several mounts of overlayfs"
+                           : "by processes outside the tree as well"));
 }
 
 } // namespace speedbump::session

@@ -26,7 +26,9 @@ namespace speedbump::session {
 // The probes of a session, by file. Narrow: each member has probes of its own, and nobody else pays
 // for them, but a new child runs unprobed until the session has heard of it. Wide: one set of
 // probes for whoever maps the file, children included from their first instruction; right as long
-// as no process outside the tree maps it, or as the engine can't do otherwise.
+// as no process outside the tree maps it, or as the engine can't do otherwise. Files that are one
+// below overlayfs, as containers of one image have them, stay narrow: the probes of one are hit by
+// the calls of both.
 class ProbeSet {
   public:
     struct Rules {
@@ -83,6 +85,8 @@ class ProbeSet {
     struct File {
         int descriptor = -1;
         std::vector<engine::Probe> probes; // only ever more
+        process::FileBelow below;
+        bool has_twin = false; // another one here is the same below overlayfs
         bool wide = false;
         engine::ProbeSets sets;
         std::optional<uint64_t> leaving; // while it changes: the last of the older set to be out
@@ -90,6 +94,9 @@ class ProbeSet {
         std::map<uint32_t, Placed> narrow; // by tgid
     };
 
+    void note_twins(const process::FileKey& key, File& file);
+    const File* wide_twin(const File& file) const;
+    bool has_twin(const std::string& name) const;
     Result<void> place(File& file, Placed& placed, std::optional<pid_t> only);
     Result<void> probe(const Member& member, const process::FileKey& key);
     void probe_together(const process::FileKey& key, File& file);

@@ -39,7 +39,7 @@ Result<uint32_t> find_root(pid_t pid, const std::vector<tree::ListedProcess>& pr
         return make_error(ErrorKind::kNotFound, number + " (" + found->command +
                                                     ") is a kernel thread: it runs no user code");
     if (auto ours = process::require_ours({&pid, 1}); !ours) return std::move(ours).error();
-    if (status_field(pid, "State").rfind('Z', 0) == 0)
+    if (status_field(pid, "State").rfind('Z', 0) == 0 && !has_lost_main_thread(pid))
         return make_error(ErrorKind::kNotFound,
                           number + " (" + found->command +
                               ") is a zombie: it has ended and waits for its parent to collect it");
@@ -75,10 +75,10 @@ Result<Roots> find_roots(const SessionOptions& options, const targets::TargetsFi
         if (line.exclude || !line.options.pid) continue;
         const pid_t pid = *line.options.pid;
         if (roots.mask_of_pid.contains(pid)) continue;
-        const auto bit = static_cast<unsigned>(roots.mask_of_pid.size() + 1);
+        const auto bit = static_cast<unsigned>(roots.mask_of_pid.size() + 2);
         if (bit >= SB_MAX_ROOTS)
             return make_error(ErrorKind::kTargetsFile, file.path + ": more than " +
-                                                           std::to_string(SB_MAX_ROOTS - 1) +
+                                                           std::to_string(SB_MAX_ROOTS - 2) +
                                                            " different pid= values");
         auto tgid = find_root(pid, processes, own_tgid);
         if (!tgid)

@@ -15,6 +15,7 @@ namespace speedbump::session {
 
 // Bit 0 stands for the session as a whole; each pid=N of the targets file has a bit of its own.
 inline constexpr uint64_t kSessionRoot = 1;
+inline constexpr uint64_t kCgroupRoot = 2; // bit 1: who is in --cgroup
 
 struct Roots {
     std::map<uint32_t, uint64_t> bits;     // tgid -> its root bits

@@ -30,7 +30,7 @@ void TargetSet::describe(Target& target) const {
     target.settings.mode = choose(own.mode, general.mode, targets::Mode::kSpin);
     target.settings.caller = own.caller;
     target.settings.thread = own.thread;
-    target.settings.root_mask = kSessionRoot;
+    target.settings.root_mask = kSessionRoot | kCgroupRoot;
     if (own.pid) target.settings.root_mask = mask_of_pid_.at(*own.pid);
     target.below_floor = is_below_floor(target);
 }

@@ -40,7 +40,7 @@ TreeFollower::RootBits TreeFollower::with_cgroup(RootBits bits,
                                                  const std::vector<ListedProcess>& listed) const {
     for (const ListedProcess& process : listed)
         if (process.in_cgroup && process.tgid != tree_.own_tgid())
-            bits[process.tgid] |= kSessionRoot;
+            bits[process.tgid] |= kCgroupRoot;
     return bits;
 }
 
@@ -49,7 +49,7 @@ Result<void> TreeFollower::build() {
     if (options_.cgroup) {
         auto id = cgroup_id(*options_.cgroup);
         if (!id) return std::move(id).error();
-        tree_.set_cgroup(*id, kSessionRoot);
+        tree_.set_cgroup(*id, kCgroupRoot);
     }
     tree::TreeQuestion question;
     bool are_found = false; // one that has ended since is no error
@@ -108,7 +108,9 @@ void TreeFollower::handle_birth(const TreeEvent& event) {
         finder_.look_at(member);
         return;
     }
+    if (!parent) finder_.look_at(member); // it came into the cgroup: nobody has looked for it
     newborn_.push_back({event.tgid, Clock::now()});
+    if (mappings_) born_.emplace_back(parent_pid, event.pid);
     if (finder_.has_begun()) probes_.born(); // before that the tree is only being built
     if (hooks_) hooks_->forked(parent_pid, event.pid, event.roots);
 }
@@ -125,8 +127,9 @@ void TreeFollower::handle_exec(const TreeEvent& event) {
     if (hooks_) hooks_->execed(event.pid);
     if (!process::is_ours(event.pid)) { // a program that runs with other rights
         tree_.remove_member(event.tgid);
-        probes_.drop(event.tgid);
-        return;
+        TreeEvent left = event;
+        left.type = TreeEvent::Type::kLeave;
+        return handle_end(left);
     }
     finder_.look_at(*member);
 }
@@ -144,6 +147,7 @@ void TreeFollower::handle_end(const TreeEvent& event) {
     }
     left_.insert({event.tgid, event.start_time});
     for (const FileKey& key : mapped) probes_.narrow(key);
+    probes_.outsider_maps(event.pid); // by an exec it may have others by now
 }
 
 void TreeFollower::handle_events() {
@@ -167,6 +171,9 @@ void TreeFollower::handle_mappings() {
     if (lost)
         for (const auto& [tgid, member] : members_.all())
             if (member.alive) mapped_lately_.insert(member.pid);
+    // A child has what its parent had mapped, of which no record says that the child has it.
+    for (const auto& [parent, child] : std::exchange(born_, {}))
+        if (mapped_lately_.contains(parent)) mapped_lately_.insert(child);
     if (mapped_lately_.empty() || Clock::now() - mapped_since_ < kMappingSettle) return;
     for (const pid_t pid : std::exchange(mapped_lately_, {})) {
         if (Member* member = members_.find_pid(pid))

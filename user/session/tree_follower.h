@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "engine/engines.h"
 #include "session/finder.h"
@@ -102,6 +103,7 @@ class TreeFollower {
     double eager_tokens_ = kEagerBurst;
     Clock::time_point tokens_at_ = Clock::now();
     std::set<pid_t> mapped_lately_;
+    std::vector<std::pair<pid_t, pid_t>> born_; // parent, child: since mappings were last looked at
     Clock::time_point mapped_since_{};
     bool lost_mappings_told_ = false;
     Losses losses_;

@@ -63,6 +63,7 @@ void Looking::take_events() {
         if (event.type == Type::kEdge) {
             listed_.push_back({event.tgid, event.parent_tgid, event.pid, event.start_time, false,
                                false, event.command, false});
+            if (!question_.may_belong(listed_.back())) foreign_.insert(event.tgid);
             continue;
         }
         if (event.type == Type::kFork || event.type == Type::kJoin)
@@ -115,9 +116,15 @@ Result<void> Looking::finish() {
     for (const auto& [tgid, bits] : added_)
         if (!living.contains(tgid)) tree_.remove_member(tgid);
     look_.members.emplace();
-    for (const auto& [tgid, process] : living)
-        if (const uint64_t bits = tree_.member_roots(tgid); bits != 0)
+    for (const auto& [tgid, process] : living) {
+        const uint64_t bits = tree_.member_roots(tgid);
+        if (bits == 0) continue;
+        // By another exec before it was added, of which nobody was told.
+        if (!question_.may_belong(*process))
+            tree_.remove_member(tgid);
+        else
             look_.members->push_back({*process, bits});
+    }
     return {};
 }
 

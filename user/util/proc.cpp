@@ -60,6 +60,12 @@ std::vector<pid_t> list_pids() {
     return pids;
 }
 
+bool has_lost_main_thread(pid_t pid) {
+    const std::string status = read_proc(fmt::format("/proc/{}/status", pid));
+    return status_field(status, "State").starts_with('Z') &&
+           std::atoi(std::string(status_field(status, "Threads")).c_str()) > 1;
+}
+
 pid_t parent_of(pid_t pid) {
     return std::atoi(status_field(pid, "PPid").c_str());
 }

@@ -23,6 +23,10 @@ std::string status_field(pid_t pid, std::string_view name);
 // The processes that /proc shows; empty when it can't be read.
 std::vector<pid_t> list_pids();
 
+// Whether the first thread of a process has ended while others go on: /proc shows it as a zombie
+// without memory then.
+bool has_lost_main_thread(pid_t pid);
+
 // The parent's PID as this program sees it; 0 when it sees none.
 pid_t parent_of(pid_t pid);
 

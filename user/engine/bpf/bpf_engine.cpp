@@ -113,6 +113,7 @@ Result<std::unique_ptr<BpfEngine>> BpfEngine::load(const Features& features, uin
 
     sb_control& control = impl->control();
     control.follow_children = 1;
+    control.only_own = getuid() != 0 ? 1 : 0;
     auto targets =
         MapMemory::of(skeleton->maps.targets, PROT_READ | PROT_WRITE, "map the table of targets");
     if (!targets) return std::move(targets).error();
