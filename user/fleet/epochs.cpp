@@ -14,12 +14,17 @@ using std::chrono::milliseconds;
 
 constexpr auto kAhead = milliseconds(300); // that slices are sent, besides what the links take
 constexpr auto kWrittenEach = milliseconds(40);
-constexpr auto kTooLate = milliseconds(20);    // until a slice that is written only now
-constexpr auto kPatience = milliseconds(2000); // for a slice, after its end
-constexpr auto kDrift = std::chrono::microseconds(250);
+constexpr auto kTooLate = milliseconds(20);             // until a slice that is written only now
+constexpr auto kPatience = milliseconds(2000);          // for a slice, after its end
+constexpr auto kDrift = std::chrono::microseconds(250); // beyond what is not known
 
 uint64_t count(nanoseconds time) {
     return static_cast<uint64_t>(time.count());
+}
+
+// Whether a host's slices begin elsewhere than they are thought to, by what is known of its clock.
+bool is_off(int64_t by, const Offset& offset) {
+    return static_cast<uint64_t>(std::abs(by)) > count(kDrift) + offset.error;
 }
 
 // What the slowest link takes for a question and its answer.
@@ -84,8 +89,7 @@ bool Epochs::has_drifted() const {
     for (size_t host = 0; host < parts_.size(); ++host) {
         const auto offset = hosts_.all()[host].clock.best();
         if (!parts_[host].is_in || !offset) continue;
-        const auto drift = static_cast<uint64_t>(std::abs(offset->ahead - parts_[host].ahead));
-        if (drift > count(kDrift) + offset->error) return true;
+        if (is_off(offset->ahead - parts_[host].ahead, *offset)) return true;
     }
     return false;
 }
@@ -138,9 +142,9 @@ void Epochs::take(size_t host, Taken taken) {
     for (size_t i = 0; i < taken.slices.size(); ++i) {
         Pending* pending = pending_of(taken.first + i);
         if (pending == nullptr || pending->fates[host] != Fate::kAsked) continue;
-        // Its clock has jumped, and nobody knows when.
+        // Its clock has jumped, and nobody knows when; or it is known better than at the begin.
         const int64_t shift = began - static_cast<int64_t>(start_of(taken.first));
-        if (static_cast<uint64_t>(std::abs(shift)) > count(slice_) / 2 + offset->error) {
+        if (is_off(shift, *offset)) {
             pending->fates[host] = Fate::kLost;
             continue;
         }
