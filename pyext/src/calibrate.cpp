@@ -97,6 +97,7 @@ bool calibrate_hook(Interpreter& interpreter) {
     target.root_mask = ~uint64_t{0};
     target.enabled = 1;
     SessionSpec spec;
+    spec.is_trial = true;
     targets::TargetLine line;
     line.container.text = "<speed_bump>";
     line.name.text = "probe";

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// Everything that differs between CPython versions; no other file looks at PY_VERSION_HEX.
+// Everything that differs between CPython versions; no other file looks at PY_VERSION_HEX but
+// cpython_state.c, which is in C, as CPython's own headers are.
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -54,6 +55,8 @@
 #include <opcode.h>
 #endif
 
+#include "cpython_state.h"
+
 namespace speedbump::python {
 
 inline bool is_finalizing() {
@@ -102,6 +105,7 @@ inline bool set_code_extra(PyCodeObject* code, Py_ssize_t index, void* value) {
 inline bool visit_objects(int (*visit)(PyObject*, void*), void* argument) {
 #if SB_MONITORING
     PyUnstable_GC_VisitObjects(visit, argument);
+    sb_visit_frozen(visit, argument);
     return true;
 #else
     // gc.get_objects() would take a reference to each of them, all in one hold of the GIL, which
@@ -130,6 +134,7 @@ inline bool visit_objects(int (*visit)(PyObject*, void*), void* argument) {
             visit(reinterpret_cast<PyObject*>(link + 1), argument);
     }
     Py_DECREF(newest);
+    sb_visit_frozen(visit, argument);
     return true;
 #endif
 }

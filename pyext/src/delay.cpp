@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include <unistd.h>
-
 #include "clock.h"
 #include "session.h"
 
@@ -11,8 +9,7 @@ Live g_live;
 namespace {
 
 sb_slot* claim_slot() {
-    return session_table().claim(
-        SB_WRITER(g_live.place.pid_namespace, static_cast<uint32_t>(::getpid())));
+    return session_table().claim(SB_WRITER(g_live.place.pid_namespace, g_live.pid));
 }
 
 #if SB_FREE_THREADED
@@ -22,8 +19,8 @@ struct ThreadSlot {
     uint32_t writers = 0; // of g_live, when it was claimed
     ~ThreadSlot() {
         // The table is there only while the session runs that the slot belongs to.
-        if (slot != nullptr && g_live.running.load(std::memory_order_acquire) != 0 &&
-            g_live.writers.load() == writers) {
+        const InHook in(slot != nullptr);
+        if (slot != nullptr && g_live.running.load() != 0 && g_live.writers.load() == writers) {
             __atomic_store_n(&slot->busy, 0u, __ATOMIC_RELEASE);
         }
     }

@@ -160,21 +160,18 @@ bool hook(Interpreter& interpreter) {
         set_evaluate(interpreter.state, evaluate);
     }
     interpreter.chained = true;
-    if (!interpreter.hooked) ++g_hooked;
-    interpreter.hooked = true;
+    if (interpreter.tool_id.exchange(0) < 0) ++g_hooked;
     return true;
 }
 
 void unhook(Interpreter& interpreter) {
-    if (!interpreter.hooked) return;
-    interpreter.hooked = false;
+    if (interpreter.tool_id.exchange(-1) < 0) return;
     --g_hooked;
     step_back(interpreter);
 }
 
 void abandon(Interpreter& interpreter) {
-    if (interpreter.hooked) --g_hooked;
-    interpreter.hooked = false;
+    if (interpreter.tool_id.exchange(-1) >= 0) --g_hooked;
     if (g_recent == &interpreter) g_recent = nullptr;
 }
 

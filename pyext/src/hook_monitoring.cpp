@@ -19,19 +19,20 @@ struct Callback {
 
 PyObject* on_start(PyObject* self, PyObject* const* args, size_t, PyObject*) {
     Interpreter& interpreter = *reinterpret_cast<Callback*>(self)->interpreter;
+    const InHook in(interpreter.runs_beside);
+    if (g_live.running.load() == 0) [[unlikely]] { // the hook is on its way out, or was forked
+        unhook(interpreter);
+        Py_RETURN_NONE;
+    }
     auto* code = reinterpret_cast<PyCodeObject*>(args[0]);
     Decision decision = static_cast<Decision>(
         reinterpret_cast<uintptr_t>(code_extra(code, interpreter.decision_index)));
-    if (!is_current(decision)) [[unlikely]] {
-        // Without a session the hook is on its way out.
-        if (g_live.running.load(std::memory_order_acquire) == 0) Py_RETURN_NONE;
+    if (!is_current(decision)) [[unlikely]]
         decision = decide(interpreter, code, PyEval_GetGlobals());
-    }
     const uint32_t place = place_of(decision);
     if (place == 0) return Py_NewRef(interpreter.disable);
     if (!on_match(interpreter, place - 1)) [[unlikely]] {
         // The session ended with nobody left to take the hook out.
-        const Ref keep = Ref::borrow(self);
         unhook(interpreter);
     }
     Py_RETURN_NONE;
@@ -90,28 +91,35 @@ long start_event(PyObject* monitoring) {
     return event ? PyLong_AsLong(event.get()) : -1;
 }
 
-bool register_events(Interpreter& interpreter, long event) {
+bool register_events(Interpreter& interpreter, int tool_id, long event) {
     PyObject* monitoring = interpreter.monitoring;
-    const Ref previous(PyObject_CallMethod(monitoring, "register_callback", "ilO",
-                                           interpreter.tool_id, event, interpreter.callback));
+    const Ref previous(PyObject_CallMethod(monitoring, "register_callback", "ilO", tool_id, event,
+                                           interpreter.callback));
     if (!previous) return false;
-    const Ref set(PyObject_CallMethod(monitoring, "set_events", "il", interpreter.tool_id, event));
+    const Ref set(PyObject_CallMethod(monitoring, "set_events", "il", tool_id, event));
     if (!set) return false;
     // Locations that an earlier user of this tool id switched off count as switched off still.
     const Ref restarted(PyObject_CallMethod(monitoring, "restart_events", nullptr));
     return static_cast<bool>(restarted);
 }
 
-} // namespace
-
-bool look_anew(Interpreter& interpreter) {
-    if (!interpreter.hooked) return true;
-    const Ref restarted(PyObject_CallMethod(interpreter.monitoring, "restart_events", nullptr));
-    return static_cast<bool>(restarted);
+// Gives a tool id back; a Python error that is set stays set.
+void free_tool_id(PyObject* monitoring, int tool_id) {
+    const ErrorAside aside;
+    const Ref none = Ref::borrow(Py_None);
+    const long event = start_event(monitoring);
+    Ref result(PyObject_CallMethod(monitoring, "set_events", "ii", tool_id, 0));
+    PyErr_Clear();
+    result = Ref(
+        PyObject_CallMethod(monitoring, "register_callback", "ilO", tool_id, event, none.get()));
+    PyErr_Clear();
+    result = Ref(PyObject_CallMethod(monitoring, "free_tool_id", "i", tool_id));
+    PyErr_Clear();
 }
 
-bool hook(Interpreter& interpreter) {
-    if (interpreter.hooked) return look_anew(interpreter);
+// What the hook of an interpreter needs, once: threads may be in the callback as long as it lives.
+bool make_lasting(Interpreter& interpreter) {
+    if (interpreter.callback != nullptr) return true;
     PyObject* found = PySys_GetObject("monitoring");
     if (found == nullptr) {
         PyErr_SetString(PyExc_RuntimeError, "this interpreter has no sys.monitoring");
@@ -120,39 +128,38 @@ bool hook(Interpreter& interpreter) {
     Ref monitoring = Ref::borrow(found);
     Ref disable(PyObject_GetAttrString(monitoring.get(), "DISABLE"));
     Ref callback = make_callback(interpreter);
-    const long event = start_event(monitoring.get());
-    if (!disable || !callback || event < 0) return false;
-    const int tool_id = take_tool_id(monitoring.get());
-    if (tool_id < 0) return false;
-    interpreter.tool_id = tool_id;
+    if (!disable || !callback) return false;
     interpreter.monitoring = monitoring.release();
     interpreter.disable = disable.release();
     interpreter.callback = callback.release();
-    interpreter.hooked = true;
-    if (!register_events(interpreter, event)) {
-        unhook(interpreter);
-        return false;
-    }
     return true;
 }
 
-void unhook(Interpreter& interpreter) {
-    if (!interpreter.hooked) return;
-    const ErrorAside aside;
-    interpreter.hooked = false;
-    const Ref keep = Ref::borrow(interpreter.monitoring);
-    PyObject* monitoring = keep.get();
-    const Ref none = Ref::borrow(Py_None);
+} // namespace
+
+bool look_anew(Interpreter& interpreter) {
+    if (!interpreter.is_hooked()) return true;
+    const Ref restarted(PyObject_CallMethod(interpreter.monitoring, "restart_events", nullptr));
+    return static_cast<bool>(restarted);
+}
+
+bool hook(Interpreter& interpreter) {
+    if (interpreter.is_hooked()) return look_anew(interpreter);
+    if (!make_lasting(interpreter)) return false;
+    PyObject* monitoring = interpreter.monitoring;
     const long event = start_event(monitoring);
-    Ref result(PyObject_CallMethod(monitoring, "set_events", "ii", interpreter.tool_id, 0));
-    PyErr_Clear();
-    result = Ref(PyObject_CallMethod(monitoring, "register_callback", "ilO", interpreter.tool_id,
-                                     event, none.get()));
-    PyErr_Clear();
-    result = Ref(PyObject_CallMethod(monitoring, "free_tool_id", "i", interpreter.tool_id));
-    PyErr_Clear();
-    interpreter.tool_id = -1;
-    abandon(interpreter);
+    const int tool_id = event < 0 ? -1 : take_tool_id(monitoring);
+    if (tool_id < 0) return false;
+    interpreter.tool_id = tool_id; // first: a child that is forked just now is to find it
+    if (register_events(interpreter, tool_id, event)) return true;
+    unhook(interpreter);
+    return false;
+}
+
+void unhook(Interpreter& interpreter) {
+    const int tool_id = interpreter.tool_id.exchange(-1);
+    if (tool_id < 0) return;
+    free_tool_id(interpreter.monitoring, tool_id);
 }
 
 void abandon(Interpreter& interpreter) {

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "interpreters.h"
 
+#include <poll.h>
+
+#include <algorithm>
+
+#include "clock.h"
+#include "cpython_state.h"
 #include "gil.h"
 #include "python_util.h"
 
@@ -36,27 +42,50 @@ PyObject* find_object(const targets::TargetLine& line) {
     return found;
 }
 
+// In another interpreter for as long as it lives, if it could be visited.
+class Visit {
+  public:
+    explicit Visit(int64_t interpreter) : visit_(sb_visit(interpreter)) {}
+    ~Visit() {
+        if (visit_ == nullptr) return;
+        PyErr_Clear();
+        sb_leave(visit_);
+    }
+    Visit(const Visit&) = delete;
+    Visit& operator=(const Visit&) = delete;
+    explicit operator bool() const { return visit_ != nullptr; }
+
+  private:
+    void* visit_;
+};
+
+// Leaves the GIL to the program for so long.
+void give_turn(uint64_t ns) {
+    constexpr uint64_t kLongestNs = 20'000'000;
+    const WithoutGil without;
+    const timespec pause{0, static_cast<long>(std::min(ns, kLongestNs))};
+    ::ppoll(nullptr, 0, &pause, nullptr);
+}
+
 } // namespace
 
-void for_each_interpreter(const std::function<void()>& work) {
-    PyThreadState* own = PyThreadState_Get();
-    std::vector<PyInterpreterState*> others;
-    for (PyInterpreterState* state = PyInterpreterState_Head(); state != nullptr;
-         state = PyInterpreterState_Next(state)) {
-        if (state != PyInterpreterState_Get()) others.push_back(state);
+size_t for_each_interpreter(const std::function<bool(bool keeps_gil)>& work) {
+    constexpr size_t kMost = 1024;
+    work(false);
+    std::vector<int64_t> others(kMost);
+    size_t closed = 0;
+    others.resize(sb_list_others(others.data(), others.size(), &closed));
+    for (const int64_t other : others) {
+        for (bool done = false; !done;) {
+            const uint64_t begin = now_ns();
+            {
+                const Visit visit(other);
+                done = !visit || work(sb_keeps_gil() != 0);
+            }
+            if (!done) give_turn(now_ns() - begin);
+        }
     }
-    work();
-    for (PyInterpreterState* state : others) {
-        PyThreadState* visitor = PyThreadState_New(state);
-        if (visitor == nullptr) continue;
-        PyEval_SaveThread();
-        take_gil(visitor);
-        work();
-        PyErr_Clear();
-        PyThreadState_Clear(visitor);
-        PyThreadState_DeleteCurrent();
-        take_gil(own);
-    }
+    return closed;
 }
 
 void unhook_everywhere() {
@@ -67,8 +96,9 @@ void unhook_everywhere() {
     }
     unhook(*here);
     if (!any_hooked()) return;
-    for_each_interpreter([] {
+    for_each_interpreter([](bool) {
         if (Interpreter* interpreter = this_interpreter()) unhook(*interpreter);
+        return true;
     });
 }
 

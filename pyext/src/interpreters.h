@@ -7,12 +7,14 @@
 
 #include "session.h"
 
-// Work on all interpreters of the process. Called with the GIL of one of them held; for each other
-// one it is given up, theirs is taken, and back.
+// Work on all interpreters of the process. Called with the GIL of one of them held.
 namespace speedbump::python {
 
-// Calls `work` inside every interpreter.
-void for_each_interpreter(const std::function<void()>& work);
+// Calls `work` inside this interpreter, and then inside every other one that can be visited. What
+// it is given: whether it must neither give the GIL up nor run Python code there. It returns
+// whether it is done with that interpreter; if not it is called there again, when the program has
+// had the GIL for as long. Returns how many were left alone (cpython_state.h).
+size_t for_each_interpreter(const std::function<bool(bool keeps_gil)>& work);
 
 // Takes the hook out of every interpreter that has it.
 void unhook_everywhere();

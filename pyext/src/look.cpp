@@ -102,9 +102,12 @@ class Turns {
 
     // Called again and again; false: to go on no longer.
     bool next() {
-        constexpr uint64_t kHoldNs = 1'000'000;
         constexpr uint64_t kLongestNs = 5'000'000;
         const uint64_t held = now_ns() - since_;
+        if (look_.keeps_gil) {
+            look_.is_unfinished = held >= longest_;
+            return !look_.is_unfinished;
+        }
         if (held < kHoldNs) return true;
         {
             const WithoutGil without;
@@ -117,9 +120,16 @@ class Turns {
         return !look_.is_stopped;
     }
 
+    // What comes now need not be done again when it has to end: where the GIL can't be given up it
+    // may take as long again.
+    void begin_lasting() { longest_ = 2 * std::max(now_ns() - since_, kHoldNs); }
+
   private:
+    static constexpr uint64_t kHoldNs = 1'000'000;
+
     Look& look_;
     uint64_t since_;
+    uint64_t longest_ = ~uint64_t{0};
 };
 
 struct Collecting {
@@ -205,6 +215,7 @@ bool look_at_existing(Interpreter& interpreter, Look& look) {
     if (!turns.next()) return true;
     if (!collect_named_functions(interpreter, functions, modules, look, turns)) return false;
     if (look.is_stopped) return true;
+    turns.begin_lasting();
     for_each_function(functions, turns, [&](PyCodeObject* code, PyObject* globals) {
         // An inner function is known as soon as the outer one is.
         for_each_nested(code, [&](PyCodeObject* nested) {
@@ -215,12 +226,13 @@ bool look_at_existing(Interpreter& interpreter, Look& look) {
             return true;
         });
     });
-    if (!look.is_stopped) modules.add_new(look.known, look.modules);
+    if (!look.is_stopped && !look.is_unfinished) modules.add_new(look.known, look.modules);
     return true;
 }
 
-bool list_functions(Interpreter& interpreter, std::vector<FoundFunction>& list) {
+bool list_functions(Interpreter& interpreter, bool keeps_gil, std::vector<FoundFunction>& list) {
     Look look; // at all
+    look.keeps_gil = keeps_gil;
     Turns turns(look);
     std::vector<Ref> functions;
     if (!collect_named_functions(interpreter, functions, Modules(), look, turns)) return false;

@@ -203,7 +203,7 @@ std::vector<std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>> stats() {
 void clear_cache() {
     forget_decisions();
     Interpreter& interpreter = interpreter_here();
-    if (interpreter.hooked) check(hook(interpreter));
+    if (interpreter.is_hooked()) check(hook(interpreter));
 }
 
 std::vector<std::string> explain_not_interpreted(std::vector<TargetLine> lines) {

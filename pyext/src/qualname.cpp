@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "qualname.h"
 
+#include <vector>
+
 #include "python_util.h"
 
 namespace speedbump::python {
@@ -34,22 +36,21 @@ void set_name(Interpreter& interpreter, PyCodeObject* code, PyObject* name) {
     }
 }
 
-// A function object whose code this is: for code that was made by code.replace() or the like.
-PyObject* name_from_heap(PyCodeObject* code) {
-    // Not an import: that could run Python code, which would come here again.
-    const Ref module_name(PyUnicode_FromString("gc"));
-    const Ref gc(module_name ? PyImport_GetModule(module_name.get()) : nullptr);
-    if (!gc) return nullptr;
-    const Ref users(PyObject_CallMethod(gc.get(), "get_referrers", "O", code));
-    if (!users) return nullptr;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(users.get()); ++i) {
-        PyObject* user = PyList_GET_ITEM(users.get(), i);
-        if (PyFunction_Check(user) &&
-            PyFunction_GET_CODE(user) == reinterpret_cast<PyObject*>(code)) {
-            return Py_NewRef(reinterpret_cast<PyFunctionObject*>(user)->func_qualname);
-        }
-    }
-    return nullptr;
+// Names all functions that exist, in one walk: one for each would hold the GIL each time.
+void name_all(Interpreter& interpreter) {
+    std::vector<Ref> functions;
+    const bool visited = visit_objects(
+        [](PyObject* object, void* into) {
+            if (PyFunction_Check(object))
+                static_cast<std::vector<Ref>*>(into)->push_back(Ref::borrow(object));
+            return 1;
+        },
+        &functions);
+    if (!visited) return;
+    for (const Ref& function : functions)
+        note_nested_names(interpreter,
+                          reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function.get())));
+    for (const Ref& function : functions) note_function_name(interpreter, function.get());
 }
 
 } // namespace
@@ -61,9 +62,9 @@ Py_ssize_t request_name_index() {
 std::string qualified_name(Interpreter& interpreter, PyCodeObject* code) {
     if (code_extra(code, interpreter.name_index) == nullptr) {
         // Module-level code has no function and needs no search.
-        const Ref name(code->co_flags & CO_OPTIMIZED ? name_from_heap(code) : nullptr);
+        if (code->co_flags & CO_OPTIMIZED) name_all(interpreter);
         PyErr_Clear();
-        set_name(interpreter, code, name ? name.get() : code->co_name);
+        set_name(interpreter, code, code->co_name); // a name that is there stays
     }
     return text_of(static_cast<PyObject*>(code_extra(code, interpreter.name_index)));
 }

@@ -92,6 +92,7 @@ void read_to_the_end(Fd socket) {
 struct Packet {
     std::string text; // empty: end of file or an error
     std::vector<Fd> descriptors;
+    bool is_cut = false; // none was free for some of the descriptors, which are all left out
 };
 
 Packet receive_packet(const Channel& channel) {
@@ -118,7 +119,9 @@ Packet receive_packet(const Channel& channel) {
             packet.descriptors.emplace_back(fd);
         }
     }
-    const bool whole = size > 0 && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
+    const bool whole = size > 0 && (message.msg_flags & MSG_TRUNC) == 0;
+    packet.is_cut = (message.msg_flags & MSG_CTRUNC) != 0;
+    if (packet.is_cut) packet.descriptors.clear(); // a look is at all then, groups are answered
     packet.text.resize(whole ? static_cast<size_t>(size) : 0);
     return packet;
 }
@@ -210,18 +213,30 @@ void on_found(FoundFunction function) {
 
 std::vector<std::string> hook_everywhere(bool looks_later) {
     std::vector<std::string> warnings;
-    for_each_interpreter([&warnings, looks_later] {
+    const Interpreter* last = nullptr;
+    const size_t left_alone = for_each_interpreter([&](bool keeps_gil) {
         Interpreter* interpreter = this_interpreter();
         Look look;
-        if (interpreter == nullptr || !hook(*interpreter) ||
+        look.keeps_gil = keeps_gil;
+        const bool again =
+            interpreter != nullptr && std::exchange(last, interpreter) == interpreter;
+        if (interpreter == nullptr || (!again && !hook(*interpreter)) ||
             (!looks_later && !look_at_existing(*interpreter, look))) {
             warnings.push_back("an interpreter could not be hooked: " + take_error_text());
+            return true;
         }
+        return !look.is_unfinished;
     });
+    if (left_alone > 0)
+        warnings.push_back(
+            std::to_string(left_alone) +
+            (left_alone == 1 ? " subinterpreter is" : " subinterpreters are") +
+            " left alone: only those can be entered safely that share the main one's "
+            "GIL, have no audit hooks, and neither begin nor end just now");
     return warnings;
 }
 
-// Whether the loader has something to say, or the interpreter ends. GIL not held.
+// Whether the loader has something to say, or the interpreter ends.
 bool is_called(Channel& channel) {
     pollfd event{channel.socket.get(), POLLIN, 0};
     if (::poll(&event, 1, 0) > 0) return true;
@@ -234,11 +249,15 @@ bool look_everywhere(Channel& channel, Look& look) {
     look.goes_on = [&channel] { return !is_called(channel); };
     look.modules.clear();
     look.is_stopped = false;
-    for_each_interpreter([&look] {
-        if (look.is_stopped) return;
+    for_each_interpreter([&look](bool keeps_gil) {
+        look.keeps_gil = keeps_gil;
+        look.is_unfinished = false;
+        if (keeps_gil && !look.is_stopped) look.is_stopped = !look.goes_on();
+        if (look.is_stopped) return true;
         Interpreter* interpreter = this_interpreter();
         // What can't be looked at is found at its first call.
         if (interpreter == nullptr || !look_at_existing(*interpreter, look)) PyErr_Clear();
+        return !look.is_unfinished;
     });
     return !look.is_stopped;
 }
@@ -277,9 +296,10 @@ json tell_apart(Grouping& grouping) {
     json answer = {{"op", "grouped"}, {"number", grouping.number}};
     regroup(grouping);
     std::string failure;
-    for_each_interpreter([&failure] {
+    for_each_interpreter([&failure](bool) {
         Interpreter* interpreter = this_interpreter();
         if (interpreter == nullptr || !look_anew(*interpreter)) failure = take_error_text();
+        return true;
     });
     if (!failure.empty()) answer["reason"] = failure;
     answer["held_ns"] = now_ns() - begun_ns;
@@ -456,9 +476,10 @@ void take_part(Channel& channel, Packet first) {
 // Sends all functions of all interpreters.
 void send_list(Channel& channel) {
     std::vector<FoundFunction> list;
-    for_each_interpreter([&list] {
+    for_each_interpreter([&list](bool keeps_gil) {
         Interpreter* interpreter = this_interpreter();
-        if (interpreter == nullptr || !list_functions(*interpreter, list)) PyErr_Clear();
+        if (interpreter == nullptr || !list_functions(*interpreter, keeps_gil, list)) PyErr_Clear();
+        return true;
     });
     const WithoutGil without;
     for (size_t first = 0; first < list.size(); first += kFunctionsPerPacket) {
@@ -480,7 +501,9 @@ Packet wait_for_begin(Channel& channel) {
     const WithoutGil without;
     pollfd events[] = {{channel.socket.get(), POLLIN, 0}, {channel.wake.get(), POLLIN, 0}};
     const int ready = ::poll(events, 2, kBeginTimeoutMs);
-    return ready > 0 && events[0].revents != 0 ? receive_packet(channel) : Packet();
+    if (ready <= 0 || events[0].revents == 0) return {};
+    Packet packet = receive_packet(channel);
+    return packet.is_cut ? Packet() : std::move(packet); // the loader tries again
 }
 
 void run_session(Channel& channel) {

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT
 #include "session.h"
 
+#include <poll.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
 #include <mutex>
 
 #include "clock.h"
+#include "cpython_state.h"
 #include "gil.h"
 #include "python_util.h"
 #include "qualname.h"
@@ -80,6 +83,28 @@ void (*g_in_child)() = nullptr;
 
 uint64_t g_forked_at_ns = 0; // under the mutex
 
+// How many threads are in hooks; several of it, so that they seldom meet there.
+struct alignas(64) Inside {
+    std::atomic<uint32_t> threads{0};
+};
+constexpr size_t kInside = 64;
+Inside g_inside[kInside];
+
+// Waits until all threads have left the hooks that they were in; no delay starts meanwhile. False:
+// one is stopped in there. GIL held, but given up.
+bool wait_for_hooks() {
+    constexpr int kTries = 1000;
+    int tries = 0;
+    for (Inside& inside : g_inside) {
+        while (inside.threads.load() != 0) { // once none is enough: who comes in goes at once
+            if (++tries > kTries) return false;
+            const WithoutGil without;
+            ::poll(nullptr, 0, 1);
+        }
+    }
+    return true;
+}
+
 void before_fork() {
     shared().mutex.lock();
     g_forked_at_ns = now_ns();
@@ -88,7 +113,14 @@ void after_fork_in_parent() {
     shared().mutex.unlock();
 }
 void after_fork_in_child() {
+    for (Inside& inside : g_inside) inside.threads.store(0); // those threads are not in the child
     claim_anew();
+    g_live.pid = static_cast<uint32_t>(::getpid()); // before the child can forbid itself to ask
+    if (shared().session && shared().session->spec.is_trial) {
+        g_live.running.store(0);
+        next_generation();                // so that each call sees it
+        (void)shared().session.release(); // not freed: an allocator may not be ready yet
+    }
     // A child may be born into another time namespace, and its clock then jumps.
     constexpr int64_t kJumpNs = 1'000'000'000;
     const auto passed = static_cast<int64_t>(now_ns() - g_forked_at_ns);
@@ -114,13 +146,11 @@ Interpreter* this_interpreter() {
         return static_cast<Interpreter*>(PyCapsule_GetPointer(capsule, kCapsuleName));
     }
     if (PyErr_Occurred()) return nullptr;
-    // Found in sys.modules when it is needed.
-    const Ref gc(stay([] { return PyImport_ImportModule("gc"); }));
-    if (!gc) return nullptr;
     auto interpreter = std::make_unique<Interpreter>();
     interpreter->state = state;
     interpreter->decision_index = request_code_extra_index(nullptr);
     interpreter->name_index = request_name_index();
+    interpreter->runs_beside = sb_runs_beside_others() != 0;
     if (interpreter->decision_index < 0) {
         PyErr_SetString(PyExc_RuntimeError, "no code extra index is free");
         return nullptr;
@@ -140,6 +170,9 @@ Result<void> begin_session(SessionSpec spec) {
     auto session = std::make_unique<Session>();
     session->spec = std::move(spec);
     collect_deciding(*session);
+    if (!has_session() && !wait_for_hooks()) {
+        return make_error(ErrorKind::kInvalid, "a thread is still in a hook of the session before");
+    }
     const std::lock_guard lock(shared().mutex);
     if (shared().session) return make_error(ErrorKind::kInvalid, "there is a session already");
     const Table& table = session->spec.table;
@@ -147,6 +180,7 @@ Result<void> begin_session(SessionSpec spec) {
         return make_error(ErrorKind::kInvalid, "the table has fewer targets than the file");
     }
     claim_anew();
+    g_live.pid = static_cast<uint32_t>(::getpid());
     g_live.settings = table.settings();
     g_live.targets = table.targets();
     g_live.counters = table.counters();
@@ -160,16 +194,26 @@ Result<void> begin_session(SessionSpec spec) {
     next_generation();
     session->first_generation = generation_of(g_live.no_match.load());
     shared().session = std::move(session);
-    g_live.running.store(1, std::memory_order_release);
+    g_live.running.store(1);
     return {};
 }
 
 void stop_delays() {
-    g_live.running.store(0, std::memory_order_release);
+    g_live.running.store(0);
+}
+
+std::atomic<uint32_t>& InHook::enter() {
+    // The address of what each thread has for itself; multiplied, its upper bits are like random.
+    const auto thread = reinterpret_cast<uintptr_t>(::pthread_self());
+    const uint64_t hash = uint64_t{thread} * 0x9e3779b97f4a7c15;
+    std::atomic<uint32_t>& threads = g_inside[hash >> 58].threads;
+    threads.fetch_add(1);
+    return threads;
 }
 
 void end_session() {
     stop_delays();
+    const bool is_left = wait_for_hooks();
     std::unique_ptr<Session> ended;
     {
         const std::lock_guard lock(shared().mutex);
@@ -182,6 +226,7 @@ void end_session() {
         }
         next_generation();
     }
+    if (!is_left) (void)ended.release(); // its table stays, for the thread that is stopped in there
 }
 
 void set_place(const Place& place) {
@@ -276,7 +321,7 @@ Decision decide(Interpreter& interpreter, PyCodeObject* code, PyObject* globals)
 bool any_hooked() {
     const std::lock_guard lock(shared().mutex);
     return std::any_of(shared().interpreters.begin(), shared().interpreters.end(),
-                       [](const Interpreter* interpreter) { return interpreter->hooked; });
+                       [](const Interpreter* interpreter) { return interpreter->is_hooked(); });
 }
 
 void register_fork_handlers(void (*in_child)()) {

@@ -33,12 +33,14 @@ struct Interpreter {
     Py_ssize_t decision_index = -1; // of the code extra that holds the decision
     Py_ssize_t name_index = -1;     // of the code extra that holds the qualified name (3.10)
     sb_slot* slot = nullptr;        // with a GIL: the writer of all its threads
-    bool hooked = false;
-    int tool_id = -1;               // sys.monitoring
+    bool runs_beside = false;       // its threads run beside those of other interpreters, or others
+    std::atomic<int> tool_id{-1};   // of sys.monitoring, else 0; -1: not hooked
     PyObject* monitoring = nullptr; // owned, as the following
     PyObject* callback = nullptr;
     PyObject* disable = nullptr;
     bool chained = false; // PEP 523: our function is set, or called by one that is
+
+    bool is_hooked() const { return tool_id.load() >= 0; }
 };
 
 // The state of the running interpreter, made when it is first asked for; null with a Python error
@@ -61,6 +63,7 @@ struct SessionSpec {
     Place place;
     Grouping grouping;
     std::string identity;                     // of a loader's session; empty: the program's own
+    bool is_trial = false;                    // of calibrate_hook(): no forked child keeps it
     std::function<void(FoundFunction)> found; // called with the GIL held; may be empty
 };
 
@@ -106,16 +109,20 @@ struct Look {
     // Asked each time that the GIL was given up, without it: whether to go on.
     std::function<bool()> goes_on = [] { return true; };
     bool is_stopped = false; // it did not; nothing is in `modules` then
+    // The GIL must not be given up. A look that takes too long leaves the rest to the next one.
+    bool keeps_gil = false;
+    bool is_unfinished = false; // it has left some; nothing is in `modules` then
 };
 
 // Looks at the functions that exist, so that the found ones are known before their first call. The
-// program has the GIL at least half of the time, and waits for it no longer than some 1 ms. False
-// with a Python error set.
+// program has the GIL at least half of the time, and waits for it no longer than some 1 ms, and a
+// walk of all objects. False with a Python error set.
 bool look_at_existing(Interpreter& interpreter, Look& look);
 
 // All functions that exist, those nested in others too; each code object once. `line` is 0. Needs
-// no session. The GIL is held as by look_at_existing(). False with a Python error set.
-bool list_functions(Interpreter& interpreter, std::vector<FoundFunction>& list);
+// no session. The GIL is given up now and then, unless it has to be kept. False with a Python error
+// set.
+bool list_functions(Interpreter& interpreter, bool keeps_gil, std::vector<FoundFunction>& list);
 
 // The decision for a code object, made at its first call: kept in the code object as the
 // generation it was made in (upper half) and 1 + the line's index, 0 for no line.
@@ -131,6 +138,7 @@ Decision decide(Interpreter& interpreter, PyCodeObject* code, PyObject* globals)
 
 // What the hooks read at every call.
 struct Live {
+    uint32_t pid = 0; // of this process: a hook makes no system call for it
     const sb_settings* settings = nullptr;
     const sb_target* targets = nullptr;
     sb_counters* counters = nullptr;
@@ -153,6 +161,24 @@ inline bool is_current(Decision decision) {
     return generation_of(decision) ==
            generation_of(g_live.no_match.load(std::memory_order_relaxed));
 }
+
+// While it lives the calling thread is in a hook, and finds the table where it was, provided that
+// g_live.running is not 0 then. Needed where the GIL, which the end of a session holds, is not
+// held.
+class InHook {
+  public:
+    explicit InHook(bool runs_beside) : threads_(runs_beside ? &enter() : nullptr) {}
+    ~InHook() {
+        if (threads_ != nullptr) threads_->fetch_sub(1, std::memory_order_release);
+    }
+    InHook(const InHook&) = delete;
+    InHook& operator=(const InHook&) = delete;
+
+  private:
+    static std::atomic<uint32_t>& enter();
+
+    std::atomic<uint32_t>* threads_;
+};
 
 // One matching call: counts it and delays it as the table says. False when the session is over
 // and the hook should go. Never raises.

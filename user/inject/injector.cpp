@@ -151,9 +151,10 @@ Result<void> hand_over(int socket, const Go& go, int channel, int core, const Fd
     return {};
 }
 
-// Waits for the bootstrap's answer on the channel.
-Result<void> wait_for_core(pid_t pid, int channel, int pid_fd, milliseconds timeout,
-                           const Interpreter& interpreter, bool& not_running) {
+// Waits for the bootstrap's answer on the channel, from the thread of that region.
+Result<void> wait_for_core(pid_t pid, int channel, int pid_fd, uint64_t region,
+                           milliseconds timeout, const Interpreter& interpreter,
+                           bool& not_running) {
     Clock::time_point deadline = Clock::now() + timeout;
     for (;;) {
         auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now()).count();
@@ -169,6 +170,8 @@ Result<void> wait_for_core(pid_t pid, int channel, int pid_fd, milliseconds time
         }
         if (fds[1].revents) return errno_error(fmt::format("process {}", pid), ESRCH);
         if (fds[0].revents & (POLLHUP | POLLERR)) {
+            if (std::optional<Error> failure = read_failure(pid, region))
+                return std::move(*failure);
             not_running = true;
             return make_error(ErrorKind::kIo, fmt::format("process {}: {} is starting or ending",
                                                           pid, interpreter.describe()));
@@ -190,6 +193,11 @@ Result<void> wait_for_core(pid_t pid, int channel, int pid_fd, milliseconds time
 Result<Fd> enter_past_tracer(const DebuggerSupportRequest& request, Error reason) {
     const bool traced = reason.kind == ErrorKind::kPermission;
     if (!traced || !has_debugger_mailbox(request.interpreter)) return reason;
+    const std::optional<ThreadStatus> status = read_status(request.pid, request.pid);
+    if (!status || status->seccomp != 0) {
+        reason.message += "; and it has a seccomp filter, which cannot be read then";
+        return reason;
+    }
     Result<Fd> channel = enter_by_debugger_support(request);
     if (channel) return channel;
     reason.message += "; and " + channel.error().message;
@@ -263,8 +271,9 @@ Result<Injection> inject_once(pid_t pid, const InjectOptions& options, Clock::ti
     injection.channel = Fd(ends[0]);
     Fd core_end(ends[1]);
 
-    Result<std::unique_ptr<Fire>> fire =
-        Fire::prepare(pid, *modules, {thread_offset(), &needed_calls()});
+    Result<std::unique_ptr<Fire>> fire = Fire::prepare(
+        pid, *modules,
+        {thread_offset(), place->directory.valid() ? &calls_without_proc() : &needed_calls()});
     if (!fire) return std::move(fire.error());
     Result<FireReport> report = (*fire)->fire(deadline);
     if (!report) return std::move(report.error());
@@ -282,7 +291,7 @@ Result<Injection> inject_once(pid_t pid, const InjectOptions& options, Clock::ti
     });
     core_end.reset();
     if (done)
-        done = wait_for_core(pid, injection.channel.get(), pid_fd.get(),
+        done = wait_for_core(pid, injection.channel.get(), pid_fd.get(), report->region,
                              options.interpreter_timeout, *interpreter, not_running);
     injection.timing.to_code = Clock::now() - begin;
     if (!done) injection.channel.reset(); // cancels: the thread looks at it under the GIL

@@ -108,6 +108,21 @@ const std::vector<NeededCall>& needed_calls() {
     return calls;
 }
 
+const std::vector<NeededCall>& calls_without_proc() {
+    static const std::vector<NeededCall> calls = [] {
+        std::vector<NeededCall> all = needed_calls();
+        all.push_back({"unshare", SYS_unshare, {CLONE_FS}});
+        all.push_back({"fchdir", SYS_fchdir, {}});
+        // dlopen() of a relative path asks where it is, and looks itself, as nothing leads there.
+        all.push_back({"getcwd", SYS_getcwd, {}});
+        all.push_back({"getdents64", SYS_getdents64, {}});
+        all.push_back({"lseek", SYS_lseek, {}});
+        all.push_back({"fcntl for the mode of a file", SYS_fcntl, {0, F_GETFL}});
+        return all;
+    }();
+    return calls;
+}
+
 const std::vector<NeededCall>& mapper_calls() {
     constexpr bool kMayFail = true; // it is answered, and refused, with the errno
     static const std::vector<NeededCall> calls = [] {

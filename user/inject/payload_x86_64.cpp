@@ -332,19 +332,25 @@ __attribute__((visibility("hidden"))) PAYLOAD void speedbump_payload_work(Region
                             MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
         auto* header = reinterpret_cast<cmsghdr*>(control);
         if (got > static_cast<long>(offsetof(Go, source)) &&
-            message.control_length >= sizeof(cmsghdr) + 2 * sizeof(int) &&
+            message.control_length >= sizeof(cmsghdr) + sizeof(int) &&
             header->cmsg_type == SCM_RIGHTS) {
             const int* fds = reinterpret_cast<const int*>(control + sizeof(cmsghdr));
-            channel = fds[0];
-            core = fds[1];
+            // Near its limit of descriptors it gets fewer than were sent.
+            if (header->cmsg_len >= sizeof(cmsghdr) + 2 * sizeof(int)) {
+                channel = fds[0];
+                core = fds[1];
+            } else {
+                raw_call(SYS_close, fds[0]);
+            }
             if (header->cmsg_len >= sizeof(cmsghdr) + 3 * sizeof(int)) directory = fds[2];
         }
     }
     raw_call(SYS_close, pair[0]);
     raw_call(SYS_close, pair[1]);
     if (channel < 0) {
-        region->error = ETIMEDOUT;
+        region->error = ready > 0 ? EMFILE : ETIMEDOUT;
         __atomic_store_n(&region->state, speedbump::inject::kRegionFailed, __ATOMIC_RELEASE);
+        pause_ns(100000000); // so that it can be read
         return;
     }
     __atomic_store_n(&region->state, speedbump::inject::kRegionWorking, __ATOMIC_RELEASE);

@@ -31,6 +31,8 @@ struct NeededCall {
 // All calls of the borrowed thread, of the thread that it makes and of the core's start, service
 // and end.
 const std::vector<NeededCall>& needed_calls();
+// The same where a process has no /proc, and its thread goes to the core by a directory of its own.
+const std::vector<NeededCall>& calls_without_proc();
 // All those of an attach that maps memory (mapper.h); and those above, which it is like.
 const std::vector<NeededCall>& mapper_calls();
 

@@ -42,6 +42,15 @@ Error start_error(pid_t pid, int error_number) {
     }
 }
 
+std::optional<Error> failure_of(pid_t pid, const Region& region) {
+    if (region.state != kRegionFailed) return std::nullopt;
+    Error error =
+        errno_error(fmt::format("process {}: make or take a socket there", pid), region.error);
+    if (region.error == EMFILE)
+        return std::move(error).with_hint("the process is at its limit of descriptors");
+    return error;
+}
+
 } // namespace
 
 Result<void> wait_for_own_memory(pid_t pid, Clock::time_point deadline) {
@@ -67,9 +76,7 @@ Result<Region> wait_for_thread(pid_t pid, Fire& fire, const FireReport& report, 
         if (region && region->magic == kRegionMagic &&
             __atomic_load_n(&region->state, __ATOMIC_ACQUIRE) != kRegionEmpty) {
             fire.confirm_answer();
-            if (region->state == kRegionFailed)
-                return errno_error(fmt::format("process {}: make a socket there", pid),
-                                   region->error);
+            if (std::optional<Error> failure = failure_of(pid, *region)) return *failure;
             return *region;
         }
         if (int error = fire.borrowed_error()) {
@@ -87,6 +94,12 @@ Result<Region> wait_for_thread(pid_t pid, Fire& fire, const FireReport& report, 
         std::this_thread::sleep_for(pause);
         pause = std::min<nanoseconds>(pause + pause / 4, milliseconds(1));
     }
+}
+
+std::optional<Error> read_failure(pid_t pid, uint64_t region) {
+    const auto found = RemoteMemory(pid).value<Region>(region + kDataOffset);
+    if (!found || found->magic != kRegionMagic) return std::nullopt;
+    return failure_of(pid, *found);
 }
 
 void wait_until_clean(pid_t pid, Fire& fire, uint64_t region, bool serving) {

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 
 #include "inject/fire.h"
 #include "inject/payload.h"
@@ -27,6 +28,9 @@ Result<Region> wait_for_thread(pid_t pid, Fire& fire, const FireReport& report, 
 // Hands over to the new thread, which waits behind a descriptor of the process.
 Result<void> start_thread(pid_t pid, const Fd& pid_fd, int its_fd,
                           const std::function<Result<void>(int bootstrap)>& hand);
+
+// Why the thread has given up before it took the interpreter's lock, if it has just now.
+std::optional<Error> read_failure(pid_t pid, uint64_t region);
 
 // Takes the stub out, and unless the thread is `serving`, waits until the region is gone too.
 void wait_until_clean(pid_t pid, Fire& fire, uint64_t region, bool serving);

@@ -96,9 +96,10 @@ class EveryPython : public testing::TestWithParam<size_t> {
     const std::string& python() const { return kPythons[GetParam()]; }
 };
 
-std::set<int> needed_numbers() {
+std::set<int> needed_numbers(
+    const std::vector<inject::NeededCall>& calls = inject::needed_calls()) {
     std::set<int> numbers;
-    for (const inject::NeededCall& call : inject::needed_calls()) numbers.insert(call.number);
+    for (const inject::NeededCall& call : calls) numbers.insert(call.number);
     return numbers;
 }
 
@@ -149,6 +150,67 @@ TEST(Seccomp, EveryNeededCallIsNamedWhereItWouldKill) {
         expect_refused(target, "does not allow");
         EXPECT_TRUE(target.beats_in(5s)) << "status " << target.status();
     }
+}
+
+// A core that a program under a filter sees at no path, nor by /proc, which it has not.
+class NoProc {
+  public:
+    NoProc() {
+        char name[] = "/tmp/speedbump-core-XXXXXX";
+        folder_ = mkdtemp(name);
+        options_ = with_core();
+        options_.core = folder_ + "/core.so";
+        std::ofstream(options_.core, std::ios::binary)
+            << std::ifstream(TEST_CORE, std::ios::binary).rdbuf();
+    }
+    ~NoProc() {
+        unlink(options_.core.c_str());
+        rmdir(folder_.c_str());
+    }
+    NoProc(const NoProc&) = delete;
+    NoProc& operator=(const NoProc&) = delete;
+
+    const InjectOptions& options() const { return options_; }
+    TargetProcess start(const std::string& filter) const {
+        const char* hide = "mount -t tmpfs none \"$0\" && mount -t tmpfs none /proc && exec \"$@\"";
+        return TargetProcess({"unshare", "--mount", "--propagation", "private", "sh", "-c", hide,
+                              folder_, kPythons[0], kProgram, "filter"},
+                             {filter});
+    }
+
+  private:
+    std::string folder_;
+    InjectOptions options_;
+};
+
+TEST(Seccomp, ExactlyTheNeededCallsWhereThereIsNoProc) {
+    const auto numbers = needed_numbers(inject::calls_without_proc());
+    const NoProc place;
+    const FilterFile file(make_filter(numbers, SECCOMP_RET_ALLOW, SECCOMP_RET_KILL_PROCESS));
+    TargetProcess target = place.start(file.path);
+    ASSERT_TRUE(target.beats_in(10s)) << "status " << target.status();
+    auto injection = inject(target.pid(), place.options());
+    EXPECT_TRUE(injection) << injection.error().message;
+    EXPECT_TRUE(target.beats_in(5s)) << "status " << target.status();
+    for (int number : numbers) {
+        if (needed_numbers().contains(number)) continue;
+        SCOPED_TRACE(number);
+        const FilterFile none(make_filter({number}, SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_ALLOW));
+        TargetProcess other = place.start(none.path);
+        ASSERT_TRUE(other.beats_in(10s)) << "status " << other.status();
+        expect_refused(other, "does not allow", place.options());
+        EXPECT_TRUE(other.beats_in(5s)) << "status " << other.status();
+    }
+}
+
+// Nobody but its tracer can read the filter, and what runs for us would meet it.
+TEST_P(EveryPython, AFilterThatCannotBeReadIsAReason) {
+    const FilterFile file(make_filter({SYS_socket}, SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_ALLOW));
+    TargetProcess target = start(python(), "filter", {file.path});
+    ASSERT_TRUE(target.beats_in(10s));
+    const test::Tracer tracer(target.pid());
+    expect_refused(target, "traced by process");
+    EXPECT_TRUE(target.beats_in(5s)) << "status " << target.status();
 }
 
 TEST_P(EveryPython, SaysWhatAFilterWouldDo) {
@@ -244,6 +306,18 @@ TEST_P(EveryPython, ALimitOfMemory) {
     TargetProcess no_thread = start(python(), "memory", {"1000000"});
     expect_refused(no_thread, "limit of tasks or memory");
     EXPECT_TRUE(no_thread.beats_in(5s)) << "status " << no_thread.status();
+}
+
+// None of its own is closed, however many it can take.
+TEST_P(EveryPython, ALimitOfDescriptors) {
+    for (const char* left : {"0", "2", "3"}) {
+        SCOPED_TRACE(left);
+        TargetProcess target = start(python(), "files", {left});
+        expect_refused(target, "limit of descriptors");
+        EXPECT_TRUE(target.beats_in(5s)) << "status " << target.status();
+    }
+    TargetProcess enough = start(python(), "files", {"12"});
+    expect_entered(enough);
 }
 
 TEST_P(EveryPython, ALimitOfTasks) {

@@ -6,6 +6,7 @@ filter FILE: under a seccomp filter, an array of struct sock_filter.
 strictwx: memory that was written can't be executed (PR_SET_MDWE).
 memory BYTES: RLIMIT_AS is that much above what is in use.
 tasks: RLIMIT_NPROC is what is in use; as another user, since root's tasks are not limited.
+files LEFT: so many descriptors are free; ends with status 5 when another one of its own is closed.
 waitall: recv(MSG_WAITALL) of 8 bytes, which come in two halves; ends with status 3 at a short one.
 small LIBRARY BYTES [THREADS], smallest LIBRARY BYTES [THREADS]: a thread of 16 KB, or so many of
 them, sleeps with so much of its stack left; the main thread sleeps too, or waits for a signal.
@@ -77,6 +78,21 @@ def no_more_tasks():
     sleep()
 
 
+def few_descriptors():
+    taken = [os.dup(0) for _ in range(64)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 1, max(taken) + 1))
+    for one in taken[: int(argument[0])]:
+        os.close(one)
+    while True:
+        beat()
+        try:
+            for own in (0, 1, 2, *taken[int(argument[0]) :]):
+                os.fstat(own)
+        except OSError:
+            os._exit(5)
+        time.sleep(0.05)
+
+
 def wait_for_all():
     ours, theirs = socket.socketpair()
     if os.fork() == 0:
@@ -117,6 +133,7 @@ def in_vfork():
     "strictwx": strict_wx,
     "memory": little_memory,
     "tasks": no_more_tasks,
+    "files": few_descriptors,
     "waitall": wait_for_all,
     "small": small_stack,
     "smallest": small_stack,

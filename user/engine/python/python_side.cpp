@@ -213,6 +213,8 @@ void PythonSide::take_events() {
         if (event.kind == PythonEvent::Kind::kGone) {
             attached_.erase(event.process);
             if (event.reason == "exit") attempts_[event.process].ending = true;
+            if (event.reason == "detach")
+                warn_(fmt::format("process {} has left the session by itself", event.process));
         }
         if (event.outcome) take_outcome(event.process, std::move(*event.outcome));
     }

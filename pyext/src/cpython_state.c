@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: MIT
+// In C, as CPython's own headers are.
+#define Py_BUILD_CORE 1
+#include "cpython_state.h"
+
+#include <poll.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "internal/pycore_ceval.h"
+#include "internal/pycore_gc.h"
+#include "internal/pycore_interp.h"
+#include "internal/pycore_pystate.h"
+#include "internal/pycore_runtime.h"
+
+// From 3.15 on a guard keeps an interpreter from ending (PEP 788).
+#if PY_VERSION_HEX >= 0x030F0000
+#define SB_GUARDS 1
+#else
+#define SB_GUARDS 0
+#endif
+
+#if PY_VERSION_HEX >= 0x030C0000
+#define SB_MODULES(state) (state)->imports.modules
+#else
+#define SB_MODULES(state) (state)->modules
+#endif
+
+// The lock of the list, under which no interpreter is freed, as HEAD_LOCK() in pycore_pystate.h. A
+// thread that waits for it in PyMutex_Lock() would give the GIL up. False: it is held for long.
+static bool lock_list(void) {
+#if PY_VERSION_HEX >= 0x030D0000
+    uint8_t *bits = &_PyRuntime.interpreters.mutex._bits;
+    for (int i = 0; i < 100; ++i) {
+        uint8_t open = 0;
+        if (__atomic_compare_exchange_n(bits, &open, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+            return true;
+        poll(NULL, 0, 1);
+    }
+    return false;
+#else
+    return PyThread_acquire_lock(_PyRuntime.interpreters.mutex, WAIT_LOCK) != 0;
+#endif
+}
+
+static void unlock_list(void) {
+#if PY_VERSION_HEX >= 0x030D0000
+    PyMutex_Unlock(&_PyRuntime.interpreters.mutex);
+#else
+    PyThread_release_lock(_PyRuntime.interpreters.mutex);
+#endif
+}
+
+static bool shares_gil(const PyInterpreterState *state, const PyInterpreterState *other) {
+#ifdef Py_GIL_DISABLED
+    (void)state;
+    (void)other;
+    return false;
+#elif PY_VERSION_HEX >= 0x030C0000
+    return state->ceval.gil == other->ceval.gil;
+#else
+    (void)state;
+    (void)other;
+    return true;
+#endif
+}
+
+// Under the lock of the list. Who ends an interpreter says so first, with its GIL held, gives the
+// GIL up now and then, and does not look again at what is in there.
+static bool can_visit(const PyInterpreterState *state, const PyInterpreterState *own) {
+    if (state->finalizing != 0 || SB_MODULES(state) == NULL) return false;
+#if SB_GUARDS
+    (void)own;
+    return true;
+#else
+    if (!shares_gil(state, own)) return false;
+#if PY_VERSION_HEX >= 0x030C0000
+    // They would be told of our callback, and run Python code.
+    if (state->audit_hooks != NULL) return false;
+#endif
+    return true;
+#endif
+}
+
+size_t sb_list_others(int64_t *ids, size_t room, size_t *closed) {
+    const PyInterpreterState *own = PyInterpreterState_Get();
+    size_t count = 0;
+    *closed = 1;
+    if (!lock_list()) return 0;
+    *closed = 0;
+    for (PyInterpreterState *state = PyInterpreterState_Head(); state != NULL;
+         state = PyInterpreterState_Next(state)) {
+        if (state == own) continue;
+        if (count < room && can_visit(state, own))
+            ids[count++] = state->id;
+        else
+            ++*closed;
+    }
+    unlock_list();
+    return count;
+}
+
+#if SB_GUARDS
+
+struct visit {
+    PyInterpreterGuard *guard;
+    PyThreadStateToken *token;
+};
+
+void *sb_visit(int64_t id) {
+    struct visit *visit = malloc(sizeof *visit);
+    if (visit == NULL) return NULL;
+    struct PyInterpreterView view = {id};
+    visit->guard = PyInterpreterGuard_FromView(&view);
+    if (visit->guard != NULL) {
+        visit->token = PyThreadState_Ensure(visit->guard);
+        if (visit->token != NULL) return visit;
+        PyInterpreterGuard_Close(visit->guard);
+    }
+    PyErr_Clear();
+    free(visit);
+    return NULL;
+}
+
+void sb_leave(void *visit) {
+    struct visit *ended = visit;
+    PyThreadState_Release(ended->token);
+    PyInterpreterGuard_Close(ended->guard);
+    free(ended);
+}
+
+int sb_keeps_gil(void) {
+    return 0;
+}
+
+#else
+
+// The thread goes there as it is. A thread state in there would meet Py_EndInterpreter(), which
+// aborts ("not the last thread"), or _xxsubinterpreters, which runs code with the first that it
+// finds; and PyThreadState_Swap() gives the GIL up from 3.12 on.
+static PyInterpreterState *g_home;
+static int g_collected;
+
+static void move(PyThreadState *thread, PyInterpreterState *state) {
+    thread->interp = state;
+#if PY_VERSION_HEX >= 0x030D0000
+    // What a thread takes over with the GIL (update_eval_breaker_for_thread() in ceval_gil.c): the
+    // number of the interpreter's latest instrumentation, for which bytecode waits.
+    const uintptr_t mask = _PY_EVAL_EVENTS_MASK;
+    const uintptr_t version = state->ceval.instrumentation_version & ~mask;
+    uintptr_t old = __atomic_load_n(&thread->eval_breaker, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n(&thread->eval_breaker, &old,
+                                        (old & mask) | version, 0, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_RELAXED)) {
+    }
+#endif
+}
+
+void *sb_visit(int64_t id) {
+    PyThreadState *thread = PyThreadState_Get();
+    PyInterpreterState *found = NULL;
+    if (!lock_list()) return NULL;
+    for (PyInterpreterState *state = PyInterpreterState_Head(); state != NULL;
+         state = PyInterpreterState_Next(state)) {
+        if (state->id == id && state != thread->interp && can_visit(state, thread->interp))
+            found = state;
+    }
+    unlock_list();
+    if (found == NULL) return NULL;
+    g_home = thread->interp;
+    move(thread, found);
+    // Before 3.12 it may begin anywhere, and runs Python code.
+    g_collected = PyGC_Disable();
+    return found;
+}
+
+void sb_leave(void *visit) {
+    (void)visit;
+    if (g_collected) PyGC_Enable();
+    move(PyThreadState_Get(), g_home);
+}
+
+int sb_keeps_gil(void) {
+    return 1;
+}
+
+#endif
+
+int sb_runs_beside_others(void) {
+    return !shares_gil(PyInterpreterState_Get(), PyInterpreterState_Main());
+}
+
+void sb_visit_frozen(int (*visit)(PyObject *, void *), void *argument) {
+#if PY_VERSION_HEX < 0x030E0000 && !defined(Py_GIL_DISABLED)
+    PyGC_Head *head = &PyInterpreterState_Get()->gc.permanent_generation.head;
+    for (PyGC_Head *object = _PyGCHead_NEXT(head); object != head; object = _PyGCHead_NEXT(object))
+        visit((PyObject *)(object + 1), argument);
+#else
+    (void)visit;
+    (void)argument;
+#endif
+}

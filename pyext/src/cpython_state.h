@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// What CPython tells in no other way than by its state. Called with the GIL held, which none of
+// these gives up where sb_keeps_gil() says so.
+
+// The IDs of the interpreters, but for the running one, that can be visited, up to `room`. Counts
+// in `*closed` those that can't: who ends one, or makes it, may do so while we are in it.
+size_t sb_list_others(int64_t* ids, size_t room, size_t* closed);
+
+// Has the calling thread run in that interpreter instead of its own; null when it can't be visited
+// (any more). Nobody ends the interpreter before sb_leave().
+void* sb_visit(int64_t id);
+void sb_leave(void* visit);
+
+// Whether a visitor must not give the GIL up, nor run Python code.
+int sb_keeps_gil(void);
+
+// Whether threads of the running interpreter run beside those of others: it has a GIL of its own,
+// or there is none.
+int sb_runs_beside_others(void);
+
+// Calls `visit` with every object that gc.freeze() has put aside, where the collector passes over
+// them when it shows all objects; some it may show as well.
+void sb_visit_frozen(int (*visit)(PyObject*, void*), void* argument);
+
+#ifdef __cplusplus
+}
+#endif
