@@ -16,6 +16,7 @@
 //   convoy    locked (300) holds a lock now and then; who finds it taken waits four times as long
 //             as the holder, and has less time left for its units: k is 5.3 per injected ns
 //   counted   a loop of so many (loops=50000) steps a unit: costs CPU time, however long that takes
+//   steps     step (500) is called 40 times a unit: k = 1 per injected ns, of few units a second
 //   paths     both (100) is called twice a unit, from two places: k = 1 per injected ns
 #include <sched.h>
 #include <time.h>
@@ -114,6 +115,7 @@ WORK(first, 300)
 WORK(second, 600)
 WORK(locked, 300)
 WORK(both, 100)
+WORK(step, 500)
 }
 
 namespace {
@@ -198,6 +200,13 @@ namespace {
     }
 }
 
+[[noreturn]] void steps() {
+    for (;;) {
+        for (int step = 0; step < 40; ++step) work_step();
+        unit_done();
+    }
+}
+
 [[noreturn]] void paths() {
     for (;;) {
         work_both();
@@ -223,8 +232,8 @@ namespace {
 
 int main(int argc, char** argv) {
     const std::map<std::string, void (*)()> kinds = {
-        {"serial", serial},     {"slack", slack}, {"apart", apart},    {"convoy", convoy},
-        {"pipeline", pipeline}, {"paths", paths}, {"counted", counted}};
+        {"serial", serial},     {"slack", slack}, {"apart", apart},     {"convoy", convoy},
+        {"pipeline", pipeline}, {"paths", paths}, {"counted", counted}, {"steps", steps}};
     const auto kind = argc > 1 ? kinds.find(argv[1]) : kinds.end();
     if (kind == kinds.end()) {
         std::fprintf(stderr, "usage: known_service KIND [NAME=US]...\n");

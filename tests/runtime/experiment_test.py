@@ -119,6 +119,35 @@ def test_dose_above_the_guard_is_given_up() -> None:
     expect_restored(service.pid)
 
 
+def test_dose_above_the_guard_ends_while_it_settles() -> None:
+    service = start("serial")
+    slow, ended = 0, threading.Event()  # units that ended while few did
+
+    def count() -> None:
+        nonlocal slow
+        last = None
+        while not ended.wait(0.05):
+            service.stdin.write("\n")
+            service.stdin.flush()
+            units = int(service.stdout.readline())
+            if last is not None and units - last <= 5:  # of some 100 otherwise
+                slow += units - last
+            last = units
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        done = Experiment(service.pid, "+exe:work_a\n", "--doses=20ms", "--max-slowdown=100%",
+                          "--settle=2s", "--blocks=2", "--no-off")
+    finally:
+        ended.set()
+        thread.join()
+    assert "given up" in done.err and done.document["targets"][0]["doses_ns"] == [], done
+    # To settle would take 100 of them, each time; the guard's looks are 5 apart.
+    assert slow < 60, (slow, done)
+    expect_restored(service.pid)
+
+
 def test_a_system_call_that_is_counted_at_all_of_them_is_told_of_once() -> None:
     service = start("serial")
     done = Experiment(service.pid, "+exe:work_a\n", "--doses=100us", "--blocks=2",

@@ -9,8 +9,8 @@ import subprocess
 import time
 
 from harness import (
-    LIBRARY, MS, PUPPET, SPEEDBUMP, Run, calls, delays, leave_none, main, scratch, targets_file,
-    wait_for,
+    LIBRARY, MS, PUPPET, SPEEDBUMP, Run, calls, children, delays, leave_none, lives, main, scratch,
+    targets_file, wait_for,
 )
 
 PUSH = targets_file("+exe:work_push delay=2ms")
@@ -134,6 +134,40 @@ def test_signals_go_to_the_program() -> None:
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=10)
     assert process.returncode == 42, process.returncode
+
+
+def test_ctrl_c_is_130_whatever_is_done_meanwhile() -> None:
+    """It reaches the program that is held, too, and that one is gone before all is attached."""
+    targets = targets_file("+libc.so.6:mem*\n+libc.so.6:str*\n")
+    for moment in range(16):
+        process = subprocess.Popen(
+            [SPEEDBUMP, "run", "-q", "--missing=ignore", "--delay=0", targets, "--", "/bin/sleep",
+             "60"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            start_new_session=True)
+        leave_none(lambda process=process: (process.kill(), process.wait()))
+        wait_for(lambda pid=process.pid: children(pid), 20, "the program that is held")
+        time.sleep(moment * 0.04)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        # Before signals are taken in it ends by the signal itself, which a shell calls 130 as well.
+        assert process.returncode in (130, -signal.SIGINT), (moment, process.returncode, err)
+        assert "error" not in err, (moment, err)
+
+
+def test_a_stop_for_this_program_alone_stops_the_one_it_holds() -> None:
+    targets = targets_file("+libc.so.6:mem*\n+libc.so.6:str*\n")
+    for moment in range(8):
+        process = subprocess.Popen(
+            [SPEEDBUMP, "run", "-q", "--missing=ignore", "--delay=0", targets, "--", "/bin/sleep",
+             "60"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        leave_none(lambda process=process: (process.kill(), process.wait()))
+        wait_for(lambda pid=process.pid: children(pid), 20, "the program that is held")
+        held = children(process.pid)[0]
+        time.sleep(moment * 0.08)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode in (143, -signal.SIGTERM), (moment, process.returncode, err)
+        wait_for(lambda held=held: not lives(held), 20, "the end of the program")
 
 
 def test_program_outlives_a_killed_loader_unslowed() -> None:

@@ -124,6 +124,15 @@ def test_delays_beyond_the_guard_are_left_out() -> None:
     expect_restored(service.pid)
 
 
+def test_delays_beyond_the_guard_are_left_out_of_a_slow_service_too() -> None:
+    """Some 50 units a second: between two looks of the guard there are too few to tell."""
+    service = start("steps")
+    done = Experiment(service.pid, "+exe:work_step\n", "--doses=20ms", "--slice=50ms", "--time=20s",
+                      "--max-slowdown=20%", "--max-cpu=2")
+    assert "left out" in done.err and "--max-slowdown 20%" in done.err, done
+    expect_restored(service.pid)
+
+
 def test_what_cannot_be_told_by_slice_is_refused() -> None:
     service = start("serial")
     for arguments, why in (

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "experiment/analysis.h"
+#include "experiment/comparison.h"
 #include "experiment/plan.h"
 #include "experiment/progress_spec.h"
 #include "report/discovery.h"
@@ -242,6 +243,64 @@ TEST(Analysis, ComparesTwo) {
     EXPECT_EQ(compare(measured({1.0}), foreign).error().kind, ErrorKind::kInvalid);
 }
 
+// A service whose target is hidden by `slack` and then serial.
+Document with_slack(double slack, uint64_t seed, double noise = 0.3) {
+    std::vector<nanoseconds> doses;
+    for (int dose = 1; dose <= 8; ++dose) doses.emplace_back(5000 * dose);
+    Document document = measured({0.0}, 20, noise, seed, doses);
+    for (Block& block : document.blocks)
+        for (Slice& slice : block.slices) {
+            const double each = std::max(0.0, static_cast<double>(slice.arm.delay.count()) - slack);
+            slice.progress_time[0] +=
+                nanoseconds(static_cast<int64_t>(static_cast<double>(slice.progress[0]) * each));
+            slice.length = slice.progress_time[0];
+        }
+    return document;
+}
+
+TEST(Analysis, ComparesWhatTheFirstNsDo) {
+    const Document serial = with_slack(0, 1), hidden = with_slack(20'000, 2);
+    ASSERT_EQ(analyse(serial).progress[0].targets[0].verdict, Verdict::kMatters);
+    ASSERT_EQ(analyse(hidden).progress[0].targets[0].verdict, Verdict::kHidden);
+    ASSERT_EQ(analyse(hidden).progress[0].targets[0].shape.shape, Shape::kHinge);
+    const auto gone = compare(serial, hidden);
+    ASSERT_TRUE(gone);
+    const ComparedTarget& target = gone->targets.at(0);
+    EXPECT_NEAR(target.a.value, 1, 0.1);
+    EXPECT_EQ(target.b.value, 0);
+    EXPECT_LT(target.difference.interval.high, -0.8);
+    EXPECT_GT(target.difference.interval.low, -1.2);
+    // No wider and no narrower than what is known of the one that has an uncertainty.
+    const Estimate known = analyse(serial).progress[0].targets[0].shape.slope;
+    EXPECT_NEAR(target.difference.interval.half_width(), known.interval.half_width(), 1e-9);
+    // Both beyond their slacks.
+    const auto same = compare(hidden, with_slack(20'000, 3));
+    ASSERT_TRUE(same);
+    EXPECT_NEAR(same->targets.at(0).a.value, 1, 0.2);
+    EXPECT_GT(same->targets.at(0).p, 0.001);
+}
+
+// A slack that may be none leaves open what the first ns do: no difference is claimed.
+TEST(Analysis, ComparesNothingWithASlackThatIsUncertain) {
+    const Document serial = with_slack(0, 1);
+    size_t uncertain = 0;
+    for (uint64_t seed = 1; seed < 60; ++seed) {
+        Document unclear = with_slack(6'000, seed, 3);
+        unclear.blocks.resize(4);
+        const TargetResult result = analyse(unclear).progress[0].targets[0];
+        if (result.shape.shape != Shape::kHinge || result.verdict == Verdict::kHidden) continue;
+        ++uncertain;
+        const auto comparison = compare(serial, unclear);
+        ASSERT_TRUE(comparison);
+        EXPECT_EQ(comparison->targets.at(0).p, 1);
+        EXPECT_TRUE(std::isinf(comparison->targets[0].difference.interval.half_width()));
+        const std::string table = speedbump::report::comparison_table(*comparison, {});
+        EXPECT_THAT(table, testing::HasSubstr("not known"));
+        EXPECT_THAT(table, testing::Not(testing::HasSubstr("inf")));
+    }
+    EXPECT_GT(uncertain, 0u);
+}
+
 TEST(Document, SurvivesJson) {
     Document document = measured({1.0, 0.0}, 3);
     document.blocks[0].slices[0].latency[0] =
@@ -308,6 +367,7 @@ TEST(Document, WhatIsTakenCanBeShown) {
 TEST(Document, MergesHosts) {
     Document other = measured({1.0}, 5, 0.5, 2);
     other.host = "beta";
+    other.started_unix_ns = 1;
     other.engine = "inprocess";
     for (Block& block : other.blocks) // a host of half the speed
         for (Slice& slice : block.slices) slice.progress_time[0] += slice.length;
@@ -321,6 +381,29 @@ TEST(Document, MergesHosts) {
     EXPECT_THAT(speedbump::report::experiment_table(*merged, analyse(*merged), {}),
                 testing::HasSubstr("engine bpf, inprocess; ended by"));
     EXPECT_FALSE(merge({measured({1.0}), measured({1.0, 0.5})}));
+}
+
+TEST(Document, CountsNoExperimentTwice) {
+    std::vector<Document> all;
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+        all.push_back(measured({1.0}, 3, 0.5, seed));
+        all.back().started_unix_ns = static_cast<int64_t>(seed);
+    }
+    ASSERT_TRUE(merge(all));
+    const auto both = merge({all[0], all[1]});
+    ASSERT_TRUE(both);
+    const std::vector<std::vector<Document>> twices = {
+        {all[0], all[0]}, {all[0], all[1], all[0]}, {*both, all[0]},
+        {*both, all[1]},  {all[1], *both},          {*both, *merge({all[2], all[1]})}};
+    for (const auto& twice : twices) {
+        const auto merged = merge(twice);
+        ASSERT_FALSE(merged);
+        EXPECT_THAT(merged.error().message, testing::HasSubstr("is there twice"));
+    }
+    EXPECT_TRUE(merge({*both, all[2]}));
+    // The same seed at another time is another experiment.
+    all[1].seed = all[0].seed;
+    EXPECT_TRUE(merge({all[0], all[1]}));
 }
 
 TEST(Plan, EachBlockHasAnOrderOfItsOwnThatTheSeedGives) {

@@ -2,6 +2,7 @@
 #include "experiment/ladder.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <map>
@@ -158,7 +159,9 @@ std::vector<LadderFunction> random_functions(std::mt19937& random) {
     static const std::vector<std::string> kFiles = {"/a/b.py", "a.b", "app", "<string>", ""};
     const auto name = [&] {
         std::string text = kParts[below(kParts.size())];
-        for (size_t more = below(4); more > 0; --more) text += "." + kParts[below(kParts.size())];
+        // Deeper than there are steps, now and then.
+        const size_t depth = below(40) == 0 ? 20 + below(60) : below(4);
+        for (size_t more = depth; more > 0; --more) text += "." + kParts[below(kParts.size())];
         return text;
     };
     std::set<std::tuple<Runtime, std::string, std::string>> known;
@@ -241,6 +244,30 @@ TEST(Ladder, ThousandsOfFunctionsAreNamedInMomentsOfWork) {
     const GroupLines lines = ladder.lines(ladder.join(all, std::vector<double>(20000, 1), 200));
     EXPECT_EQ(lines.lines.size(), 20000u);
     EXPECT_TRUE(lines.unsure.empty());
+}
+
+// A process may claim to have functions of any name: a line of the targets file has 4 KiB.
+TEST(Ladder, NamesOfDotsTakeNoMoreRoomThanTheyHave) {
+    constexpr size_t kFunctions = 2000, kLength = 4096;
+    std::vector<LadderFunction> functions;
+    for (size_t i = 0; i < kFunctions; ++i) {
+        std::string module, name;
+        for (size_t part = 0; module.size() < kLength; ++part)
+            module += "m" + std::to_string(i) + ".";
+        for (size_t part = 0; name.size() < kLength; ++part) name += ".";
+        functions.push_back(python(module, name + std::to_string(i)));
+    }
+    rusage before{}, after{};
+    getrusage(RUSAGE_SELF, &before);
+    const Ladder ladder(functions);
+    std::vector<Group> groups = ladder.first();
+    while (!std::all_of(groups.begin(), groups.end(),
+                        [&](const Group& group) { return ladder.is_single(group); }))
+        groups = ladder.below(groups);
+    EXPECT_EQ(groups.size(), kFunctions);
+    EXPECT_TRUE(ladder.lines(groups).unsure.empty());
+    getrusage(RUSAGE_SELF, &after);
+    EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 256 * 1024); // KiB
 }
 
 } // namespace

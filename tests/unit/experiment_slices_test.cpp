@@ -184,6 +184,7 @@ TEST(Slices, WhatIsNotWholeIsRefused) {
 TEST(Slices, OfTwoHostsAreOneRun) {
     Document a = measured({1, 0}, 2000, 1), b = measured({1, 0}, 2000, 2);
     b.host = "beta";
+    b.started_unix_ns = 1;
     const auto merged = merge({a, b});
     ASSERT_TRUE(merged) << merged.error().message;
     EXPECT_EQ(merged->sliced->slices(), 4000u);

@@ -2,8 +2,24 @@
 #include "report/text.h"
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "experiment/analysis.h"
+#include "experiment/comparison.h"
+#include "report/check.h"
+#include "report/discovery.h"
+#include "report/experiment.h"
+#include "report/gate.h"
+#include "report/json.h"
+#include "report/json_parts.h"
+#include "report/status.h"
 #include "report_fixture.h"
+#include "targets/matcher.h"
+#include "targets/parser.h"
+#include "util/text.h"
 
 namespace speedbump::report::testing {
 namespace {
@@ -235,6 +251,255 @@ TEST(Judge, FollowsThePolicy) {
     Snapshot half = some;
     half.hook_failure = none.hook_failure;
     EXPECT_TRUE(judge_matches(half, sample_file(), MissingPolicy::kWarn));
+}
+
+// A name that a process gave itself.
+std::string hostile_name(std::mt19937& random) {
+    const auto below = [&](size_t limit) {
+        return std::uniform_int_distribution<size_t>(0, limit - 1)(random);
+    };
+    static const std::vector<std::string> kParts = {"f",
+                                                    "a b",
+                                                    "\n+libc.so.6:* delay=10s\n",
+                                                    "#",
+                                                    " #",
+                                                    "!",
+                                                    "+",
+                                                    "@delay=10s",
+                                                    "\"",
+                                                    "\\",
+                                                    "[",
+                                                    "]",
+                                                    "[a-z]",
+                                                    "[!",
+                                                    "*",
+                                                    "?",
+                                                    ":",
+                                                    "::",
+                                                    "0x12",
+                                                    "-/",
+                                                    "=/",
+                                                    " delay=1s",
+                                                    "\r",
+                                                    "\r\n",
+                                                    "\t",
+                                                    "\v",
+                                                    "\x1b[2J",
+                                                    "\x7f",
+                                                    "\xc2\x9b"
+                                                    "2J",
+                                                    "\xe2\x80\xae",
+                                                    "\xff",
+                                                    "\xc3",
+                                                    "\xef\xbb\xbf",
+                                                    "\xc3\xa9",
+                                                    "\xe6\xbc\xa2",
+                                                    "/",
+                                                    ".",
+                                                    "<locals>",
+                                                    "7",
+                                                    "exe",
+                                                    "  "};
+    std::string name;
+    for (size_t part = 1 + below(4); part > 0; --part)
+        name += below(6) == 0 ? std::string(1, static_cast<char>(1 + below(255)))
+                              : kParts[below(kParts.size())];
+    return name;
+}
+
+std::string changed(std::string name, std::mt19937& random) {
+    name[random() % name.size()] = "xyz"[random() % 3];
+    return name;
+}
+
+void expect_names(const std::string& text, const std::string& container, const std::string& name,
+                  bool is_native, std::mt19937& random) {
+    const auto parsed = targets::parse_targets(text, "t");
+    ASSERT_TRUE(parsed.errors.empty()) << targets::format_diagnostics(text, parsed.errors);
+    ASSERT_EQ(parsed.file.lines.size(), 1u) << text;
+    const targets::TargetLine& line = parsed.file.lines[0];
+    EXPECT_EQ(speedbump::printable(text), text);
+    EXPECT_FALSE(line.exclude);
+    EXPECT_FALSE(line.options.delay || line.options.every || line.options.pid) << text;
+    EXPECT_FALSE(line.file_offset) << text;
+    EXPECT_EQ(line.runtime == targets::Runtime::kNative, is_native) << text;
+    EXPECT_TRUE(targets::matches(line.container, container)) << text;
+    EXPECT_TRUE(targets::matches(line.name, name)) << text;
+    // And no other that differs in a letter.
+    for (const auto& [pattern, whole] :
+         {std::pair(line.container, container), std::pair(line.name, name)}) {
+        const std::string other = changed(whole, random);
+        EXPECT_EQ(targets::matches(pattern, other), other == whole) << text << " and " << other;
+    }
+}
+
+TEST(TargetsLine, OfAnyNameIsOneLineThatNamesIt) {
+    std::mt19937 random(11);
+    for (int round = 0; round < 20'000; ++round) {
+        const std::string container = hostile_name(random), name = hostile_name(random);
+        expect_names(python_targets_line(container, name, true), container, name, false, random);
+        engine::PythonMatch match;
+        match.module = container;
+        match.name = name;
+        expect_names(targets_line(match), container, name, false, random);
+        const std::string path = "/" + container;
+        expect_names(targets_line(ListedFunction{path, name, "", 0, 0, false, {}}), path, name,
+                     true, random);
+        if (::testing::Test::HasFailure()) return;
+        const auto ending =
+            targets::parse_targets(python_targets_line(container, name, false), "t").file.lines;
+        ASSERT_EQ(ending.size(), 1u) << container << ":" << name;
+        EXPECT_TRUE(targets::matches(ending[0].name, "Class." + name)) << name;
+    }
+}
+
+// What `discover -o` and `list` write can be read, whatever the names.
+TEST(TargetsLine, FilesOfHostileNamesCanBeRead) {
+    std::mt19937 random(12);
+    Discovery discovery;
+    discover::Survey survey;
+    FunctionList list;
+    size_t expected = 0;
+    for (int function = 0; function < 2'000; ++function) {
+        std::string name = hostile_name(random);
+        const bool is_too_long = function % 10 == 0;
+        // Up to the longest line, and beyond.
+        if (function % 5 == 0) name = std::string(is_too_long ? 4096 : 4000 + random() % 80, 'f');
+        name += std::to_string(function);
+        const stacks::Function python{0, name, "/a.py", 1};
+        stacks::Sampled thread;
+        thread.pid = thread.tid = getpid();
+        discovery.stacks.profile.add(thread, {{&python, nullptr}});
+        discover::SurveyedFunction native;
+        native.match.path = "/a.so";
+        native.match.name = name;
+        native.match.entry_offset = static_cast<uint64_t>(function);
+        native.calls[1] = 1;
+        survey.functions.push_back(native);
+        list.native.push_back({"/a.so", name, "", 0, 0, false, function % 3 == 0 ? "no" : ""});
+        expected += is_too_long ? 0 : 2;
+    }
+    discovery.top = 0;
+    discovery.survey = survey;
+    const std::string targets = discovery_targets(discovery);
+    const auto discovered = targets::parse_targets(targets, "t");
+    ASSERT_TRUE(discovered.errors.empty()) << targets::format_diagnostics("t", discovered.errors);
+    EXPECT_EQ(discovered.file.lines.size(), expected);
+    EXPECT_THAT(targets, ::testing::HasSubstr("# 400 more have names that no line can hold"));
+    const std::string text = list_text(list);
+    const auto listed = targets::parse_targets(text, "t");
+    EXPECT_TRUE(listed.errors.empty()) << targets::format_diagnostics("t", listed.errors);
+    EXPECT_THAT(text, ::testing::HasSubstr("# 200 more have names that no line can hold"));
+}
+
+constexpr const char* kEvil =
+    "evil\x1b[2J\xc2\x9b"
+    "2J\n\xe2\x80\xae\xff\x7f";
+
+void expect_plain(const std::string& text) {
+    for (size_t at = 0; at < text.size();) {
+        const size_t end = std::min(text.find('\n', at), text.size());
+        const std::string line = text.substr(at, end - at);
+        EXPECT_EQ(speedbump::printable(line), line);
+        EXPECT_FALSE(line.starts_with("\xe2\x80\xae"));
+        at = end + 1;
+    }
+    EXPECT_THAT(text, ::testing::HasSubstr("evil\\x1b[2J\\xc2\\x9b2J\\x0a"));
+}
+
+TEST(Tables, OfASessionShowNamesAsTheyAre) {
+    Snapshot snapshot = sample_snapshot();
+    for (session::Target& target : snapshot.targets) {
+        target.container = std::string("/") + kEvil;
+        target.name = target.site.instruction = target.site.reason = kEvil;
+    }
+    for (session::ProcessInfo& process : snapshot.processes) process.command = kEvil;
+    for (session::SkippedTarget& one : snapshot.skipped)
+        one.container = one.name = one.reason = kEvil;
+    snapshot.late_files = {kEvil};
+    const TargetsFile file = sample_file();
+    Style style;
+    style.max_rows = 50;
+    expect_plain(match_table(snapshot, file, style));
+    expect_plain(live_table(earlier_snapshot(), snapshot, file, style));
+    expect_plain(final_table(snapshot, file, style, true));
+    const auto live = parse_session_json(session_json({}, 1, {}, snapshot, file));
+    ASSERT_TRUE(live) << live.error().message;
+    expect_plain(status_detail(*live, style));
+    LiveSession session = *live;
+    session.command = session.engine = session.targets_file = kEvil;
+    expect_plain(status_list({session}, {}, style));
+}
+
+TEST(Tables, OfAnExperimentShowNamesAsTheyAre) {
+    experiment::Document document;
+    document.engine = document.stopped = document.host = kEvil;
+    document.progress = {kEvil};
+    document.warnings = {kEvil};
+    document.targets = {{kEvil, {}, {kEvil}, 1, {nanoseconds(1000)}, {kEvil}}};
+    document.blocks.resize(4);
+    for (experiment::Block& block : document.blocks)
+        for (const auto kind : {experiment::ArmKind::kProbe, experiment::ArmKind::kSham,
+                                experiment::ArmKind::kDose}) {
+            experiment::Slice slice;
+            slice.arm = {kind, 0, nanoseconds(1000)};
+            slice.length = std::chrono::seconds(1);
+            slice.progress = {1000};
+            slice.progress_time = {std::chrono::seconds(1)};
+            slice.latency = {experiment::Latency{}};
+            slice.calls = {1000};
+            slice.injected = std::chrono::milliseconds(1);
+            block.slices.push_back(slice);
+        }
+    document.rungs = {{document.targets, document.blocks, {0}, {kEvil}}};
+    const auto results = experiment::analyse(document);
+    expect_plain(experiment_table(document, results, {}));
+    expect_plain(experiment_progress(document, results));
+    const auto comparison = experiment::compare(document, document);
+    ASSERT_TRUE(comparison);
+    expect_plain(comparison_table(*comparison, {}));
+    const auto changes = experiment::changes_between(document, document);
+    ASSERT_TRUE(changes);
+    expect_plain(gate_text(*changes, 0.01, {}));
+}
+
+TEST(Tables, OfADiscoveryShowNamesAsTheyAre) {
+    Discovery discovery;
+    const stacks::Function python{0, kEvil, kEvil, 1};
+    stacks::Sampled thread;
+    thread.pid = thread.tid = getpid();
+    discovery.stacks.profile.add(thread, {{&python, nullptr}});
+    discovery.stacks.interpreters = discovery.stacks.notes = discovery.notes = {kEvil};
+    discovery.survey.emplace();
+    discovery.survey->unmatched = {kEvil};
+    discover::SurveyedFunction native;
+    native.match.path = std::string("/") + kEvil;
+    native.match.name = kEvil;
+    discovery.survey->functions = {native};
+    native.calls[1] = 1;
+    native.match.entry_offset = 1;
+    discovery.survey->functions.push_back(native);
+    expect_plain(discovery_text(discovery, {}, true));
+    CheckReport report;
+    report.places = {kEvil};
+    process::NativeMatch match = native.match;
+    match.line_index = 0;
+    match.site.reason = match.site.instruction = kEvil;
+    report.matches = {match};
+    report.skipped = {{kEvil, kEvil, 0, kEvil}};
+    expect_plain(check_text(report, sample_file(), {}, true));
+}
+
+TEST(ShownJson, HasNothingThatATerminalWouldObey) {
+    const std::string name =
+        "caf\xc3\xa9 \x1b[2J \xc2\x9b"
+        "2J \x7f \xe2\x80\xae \xe2\x80\xa8 \xff";
+    const std::string json = to_line({{"name", name}});
+    const std::string shown = shown_json(json);
+    EXPECT_EQ(speedbump::printable(shown), shown);
+    EXPECT_EQ(nlohmann::json::parse(shown), nlohmann::json::parse(json));
+    EXPECT_THAT(shown, ::testing::HasSubstr("caf\xc3\xa9"));
+    EXPECT_EQ(shown_json(to_line({{"name", "plain"}})), to_line({{"name", "plain"}}));
 }
 
 } // namespace

@@ -19,9 +19,7 @@ Result<experiment::PairDocument> measure(const AbArguments& arguments, Output& o
         output.erase();
         log::warning(text);
     };
-    hooks.say = [&](const std::string& text) {
-        if (output.animated()) output.redraw(text + "\n");
-    };
+    hooks.say = [&](const std::string& text) { output.say(text); };
     hooks.stop_asked = [&] {
         signals->drain();
         return signals->stop_signal() != 0;
@@ -48,11 +46,11 @@ Result<int> run_ab(const AbArguments& arguments) {
     set_origin(*document);
 
     const experiment::Changes changes = changes_between(*document);
-    const std::string json = report::pair_json(*document, changes, gate->limit()) + "\n";
+    const std::string json = report::pair_json(*document, changes, gate->limit());
     output->erase();
-    const auto file_written = file->write(json);
+    const auto file_written = file->write(json + "\n");
     if (arguments.output.json)
-        output->write(json);
+        output->write_line(json);
     else
         output->write(report::pair_text(*document, changes, gate->limit(), output->style()));
     auto status = gate->judge(changes);

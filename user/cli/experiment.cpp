@@ -219,9 +219,7 @@ Result<int> run(const ExperimentArguments& arguments) {
         writer->output().erase();
         log::warning(text);
     };
-    hooks.say = [&](const std::string& text) {
-        if (writer->output().animated()) writer->output().redraw(text + "\n");
-    };
+    hooks.say = [&](const std::string& text) { writer->output().say(text); };
     hooks.stop_asked = [&] {
         signals->drain();
         return signals->stop_signal() != 0;

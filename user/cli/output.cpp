@@ -12,6 +12,7 @@
 #include <cstdlib>
 
 #include "util/log.h"
+#include "util/text.h"
 
 namespace speedbump::cli {
 
@@ -65,7 +66,11 @@ void Output::write(std::string_view text) {
 }
 
 void Output::write_line(std::string_view text) {
-    write(std::string(text) + "\n");
+    write(report::shown_json(text) + "\n");
+}
+
+void Output::say(std::string_view text) {
+    if (animated()) redraw(printable(text) + "\n");
 }
 
 void Output::redraw(const std::string& text) {

@@ -28,6 +28,8 @@ class Output {
     void write(std::string_view text);
     // A JSON document on a line of its own.
     void write_line(std::string_view text);
+    // What happens now, where that can be drawn over.
+    void say(std::string_view text);
     // Draws over what the last redraw() drew.
     void redraw(const std::string& text);
     // Takes the redrawn table away, so that something else can be written.

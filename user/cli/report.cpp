@@ -6,6 +6,7 @@
 #include "cli/gate.h"
 #include "cli/results.h"
 #include "experiment/analysis.h"
+#include "experiment/comparison.h"
 #include "report/experiment.h"
 #include "report/gate.h"
 

@@ -34,15 +34,14 @@ Result<ResultWriter> ResultWriter::open(const ResultFiles& files,
 Result<int> ResultWriter::write(const experiment::Document& document) {
     const experiment::Results results = experiment::analyse(document);
     std::string json, html; // where nobody wants them they are not made: an analysis takes seconds
-    if (json_.is_open() || output_.arguments().json)
-        json = experiment::to_json(document, results) + "\n";
+    if (json_.is_open() || output_.arguments().json) json = experiment::to_json(document, results);
     if (html_.is_open()) html = report::experiment_html(document, results);
     output_.erase();
     // All of them are tried: a full disk must not take the table, too.
-    const auto json_written = json_.write(json);
+    const auto json_written = json_.write(json + "\n");
     const auto html_written = html_.write(html);
     if (output_.arguments().json)
-        output_.write(json);
+        output_.write_line(json);
     else
         output_.write(report::experiment_table(document, results, output_.style()));
     for (const auto& written : {json_written, html_written, output_.finish()})

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include <cerrno>
 #include <memory>
 
 #include "cli/command.h"
@@ -35,7 +36,7 @@ Result<int> run(SessionArguments arguments, const std::vector<std::string>& prog
         const auto python_path_entry = session.python_path_entry();
         if (!python_path_entry) return python_path_entry.error();
         auto released = child->release(*python_path_entry);
-        if (!released)
+        if (!released && released.error().error_number != EPIPE) // else it has ended
             exec_failure = lifecycle::exit_status_of_exec_error(released.error().error_number);
         is_released = released.has_value();
         return released;
@@ -51,6 +52,11 @@ Result<int> run(SessionArguments arguments, const std::vector<std::string>& prog
     if (exec_failure) {
         log::error(program[0] + ": " + reason.error().message);
         return *exec_failure;
+    }
+    if (!reason && !is_released) {
+        // Ctrl-C while everything was attached: the program goes with it, or is never started.
+        if (const int signal = signals->stop_signal()) return kSignalBase + signal;
+        if (const auto ended = child->poll()) return *ended;
     }
     // The program runs all the same with --missing=ignore: its status counts. It may have ended
     // and still be a moment away from being reaped.

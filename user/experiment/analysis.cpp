@@ -25,14 +25,38 @@ constexpr double kPositiveTolerance = 0.15;
 constexpr double kShamAlarm = 1e-4;
 constexpr double kContention = 0.1; // of the time, or of the injected time
 constexpr double kSignificant = 0.05;
+// A count of units between two moments is off by up to one: so much, where these are at random.
+const double kCountingError = std::sqrt(1.0 / 6);
+constexpr double kFewUnits = 30;   // of a slice: below, a unit more or less moves its dose
+constexpr double kFewestUnits = 5; // below, where a slice begins decides, and some have none
 
 bool is_usable(const Slice& slice, size_t progress) {
     return slice.progress.at(progress) > 0 && slice.progress_time.at(progress).count() > 0 &&
            slice.length.count() > 0;
 }
 
+double units_of(const Slice& slice, size_t progress) {
+    return static_cast<double>(slice.progress[progress]);
+}
+
 double period_of(const Slice& slice, size_t progress) {
-    return ns(slice.progress_time[progress]) / static_cast<double>(slice.progress[progress]);
+    return ns(slice.progress_time[progress]) / units_of(slice, progress);
+}
+
+// In a slice without delay, on average.
+double mean_units(const Document& document, size_t progress) {
+    double units = 0, slices = 0;
+    for (const Block& block : document.blocks)
+        for (const Slice& slice : block.slices) {
+            if (slice.arm.kind != ArmKind::kProbe) continue;
+            units += static_cast<double>(slice.progress.at(progress));
+            ++slices;
+        }
+    return slices > 0 ? units / slices : 0;
+}
+
+bool has_too_few_units(const Document& document, size_t progress) {
+    return !document.sliced && mean_units(document, progress) < kFewestUnits;
 }
 
 // As rates: progress and injected time are not read at the very same moments.
@@ -54,20 +78,39 @@ std::vector<Observation> observe(const Document& document, size_t progress, bool
         for (const Slice& slice : document.blocks[block].slices) {
             if (!is_usable(slice, progress)) continue;
             if (const std::optional<double> x = x_of(slice))
-                result.push_back({block, middle_of(slice), *x, period_of(slice, progress)});
+                result.push_back(
+                    {block, middle_of(slice), *x, period_of(slice, progress),
+                     kCountingError * period_of(slice, progress) / units_of(slice, progress)});
         }
     }
     return result;
 }
 
+double calls_per_unit(const Document& document, size_t progress, size_t target) {
+    uint64_t calls = 0, units = 0;
+    for (const Block& block : document.blocks)
+        for (const Slice& slice : block.slices) {
+            if (slice.calls.empty() || !is_usable(slice, progress)) continue;
+            calls += slice.calls[target];
+            units += slice.progress[progress];
+        }
+    return units > 0 ? static_cast<double>(calls) / static_cast<double>(units) : 0;
+}
+
 std::vector<Observation> observe_target(const Document& document, size_t progress, size_t target,
                                         bool confirming) {
+    // Of few units a slice's own count would move dose and period alike, which looks like an
+    // effect.
+    const bool has_few_units = mean_units(document, progress) < kFewUnits;
+    const double calls = calls_per_unit(document, progress, target);
     return observe(document, progress, confirming, [&](const Slice& slice) {
         const Arm& arm = slice.arm;
         if (arm.kind == ArmKind::kProbe) return std::optional<double>(0.0);
-        if (arm.kind == ArmKind::kDose && arm.target == target)
+        if (arm.kind != ArmKind::kDose || arm.target != target) return std::optional<double>();
+        if (!has_few_units || slice.calls[target] == 0)
             return std::optional<double>(dose_of(slice, progress));
-        return std::optional<double>();
+        return std::optional<double>(ns(slice.injected) / static_cast<double>(slice.calls[target]) *
+                                     calls);
     });
 }
 
@@ -105,17 +148,6 @@ Point mean_point(const std::vector<Observation>& group) {
     for (const Observation& one : group) squares += (one.y - point.y) * (one.y - point.y);
     if (group.size() > 1) point.y_error = std::sqrt(squares / (count - 1) / count);
     return point;
-}
-
-double calls_per_unit(const Document& document, size_t progress, size_t target) {
-    uint64_t calls = 0, units = 0;
-    for (const Block& block : document.blocks)
-        for (const Slice& slice : block.slices) {
-            if (slice.calls.empty() || !is_usable(slice, progress)) continue;
-            calls += slice.calls[target];
-            units += slice.progress[progress];
-        }
-    return units > 0 ? static_cast<double>(calls) / static_cast<double>(units) : 0;
 }
 
 // How long the threads together waited for a CPU while no code was delayed, per time.
@@ -313,47 +345,6 @@ std::vector<Finding> add_slices(ProgressResult& result, const Document& document
     return sliced.findings;
 }
 
-ProgressResult examine_progress(const Document& document, size_t progress) {
-    ProgressResult result;
-    result.progress = progress;
-    std::vector<double> periods;
-    for (const Block& block : document.blocks)
-        for (const Slice& slice : block.slices) {
-            if (!is_usable(slice, progress)) continue;
-            ++result.slices;
-            if (slice.arm.kind == ArmKind::kProbe) periods.push_back(period_of(slice, progress));
-        }
-    result.period = median(std::move(periods));
-    result.looking = looking_cost(document, progress);
-    std::vector<Finding> findings;
-    if (document.sliced) {
-        findings = add_slices(result, document);
-    } else {
-        result.sham = sham_of(document, progress);
-        for (size_t target = 0; target < document.targets.size(); ++target)
-            result.targets.push_back(examine(document, progress, target));
-    }
-    std::vector<double> p;
-    for (const TargetResult& target : result.targets) p.push_back(target.p);
-    const std::vector<double> corrected = holm(p);
-    for (size_t i = 0; i < corrected.size(); ++i) {
-        result.targets[i].p = corrected[i];
-        judge(result.targets[i], document,
-              findings.empty() ? std::nullopt : std::optional(findings[i]));
-    }
-    // What matters first; beyond a slack is less than from the first ns on.
-    const auto rank = [&](const TargetResult& target) {
-        const bool positive = document.targets[target.target].role == Role::kPositive;
-        const bool hinge = target.shape.shape == Shape::kHinge;
-        return std::make_tuple(positive, target.blocks == 0, hinge, -target.shape.slope.value);
-    };
-    std::stable_sort(
-        result.targets.begin(), result.targets.end(),
-        [&](const TargetResult& a, const TargetResult& b) { return rank(a) < rank(b); });
-    result.latencies = latencies_of(document, progress);
-    return result;
-}
-
 void check_controls(Results& results, const Document& document) {
     for (const ProgressResult& progress : results.progress) {
         const std::string& name = document.progress[progress.progress];
@@ -396,6 +387,49 @@ std::string to_string(Verdict verdict) {
     return "unknown";
 }
 
+ProgressResult examine_progress(const Document& document, size_t progress) {
+    ProgressResult result;
+    result.progress = progress;
+    std::vector<double> periods;
+    for (const Block& block : document.blocks)
+        for (const Slice& slice : block.slices) {
+            if (!is_usable(slice, progress)) continue;
+            ++result.slices;
+            if (slice.arm.kind == ArmKind::kProbe) periods.push_back(period_of(slice, progress));
+        }
+    result.period = median(std::move(periods));
+    result.looking = looking_cost(document, progress);
+    std::vector<Finding> findings;
+    if (document.sliced) {
+        findings = add_slices(result, document);
+    } else {
+        result.sham = sham_of(document, progress);
+        for (size_t target = 0; target < document.targets.size(); ++target)
+            result.targets.push_back(examine(document, progress, target));
+    }
+    std::vector<double> p;
+    for (const TargetResult& target : result.targets) p.push_back(target.p);
+    const std::vector<double> corrected = holm(p);
+    for (size_t i = 0; i < corrected.size(); ++i) {
+        result.targets[i].p = corrected[i];
+        judge(result.targets[i], document,
+              findings.empty() ? std::nullopt : std::optional(findings[i]));
+        if (result.targets[i].blocks > 0 && has_too_few_units(document, progress))
+            result.targets[i].verdict = Verdict::kUncertain;
+    }
+    // What matters first; beyond a slack is less than from the first ns on.
+    const auto rank = [&](const TargetResult& target) {
+        const bool positive = document.targets[target.target].role == Role::kPositive;
+        const bool hinge = target.shape.shape == Shape::kHinge;
+        return std::make_tuple(positive, target.blocks == 0, hinge, -target.shape.slope.value);
+    };
+    std::stable_sort(
+        result.targets.begin(), result.targets.end(),
+        [&](const TargetResult& a, const TargetResult& b) { return rank(a) < rank(b); });
+    result.latencies = latencies_of(document, progress);
+    return result;
+}
+
 Results analyse(const Document& document) {
     Results results;
     for (size_t progress = 0; progress < document.progress.size(); ++progress)
@@ -432,6 +466,17 @@ std::vector<std::string> contention_warnings(const Document& document) {
     return warnings;
 }
 
+std::vector<std::string> counting_warnings(const Document& document) {
+    std::vector<std::string> warnings;
+    for (size_t progress = 0; progress < document.progress.size(); ++progress)
+        if (!is_device(document, progress) && has_too_few_units(document, progress))
+            warnings.push_back(fmt::format(
+                "a slice has {:.1f} units of {} on average, of which nothing can be concluded: "
+                "take a longer --slice, or a progress point that ticks more often",
+                mean_units(document, progress), document.progress[progress]));
+    return warnings;
+}
+
 bool is_precise(const Document& document, double precision) {
     if (document.sliced) return look_at_slices(document, precision).is_precise;
     for (size_t target = 0; target < document.targets.size(); ++target) {
@@ -441,50 +486,6 @@ bool is_precise(const Document& document, double precision) {
         if (anytime(shape.slope, shape.line.blocks).interval.half_width() > precision) return false;
     }
     return true;
-}
-
-Result<Comparison> compare(const Document& a, const Document& b) {
-    const auto find = [](const auto& list, const auto& value) {
-        return std::find(list.begin(), list.end(), value);
-    };
-    const auto common = std::find_if(a.progress.begin(), a.progress.end(), [&](const auto& name) {
-        return find(b.progress, name) != b.progress.end();
-    });
-    if (common == a.progress.end())
-        return make_error(ErrorKind::kInvalid, "the two have no progress point in common");
-    const auto of = [&](const Document& document) {
-        const auto place = find(document.progress, *common) - document.progress.begin();
-        return examine_progress(document, static_cast<size_t>(place));
-    };
-    const ProgressResult result_a = of(a), result_b = of(b);
-    Comparison comparison;
-    comparison.progress = *common;
-    comparison.period_a = result_a.period;
-    comparison.period_b = result_b.period;
-    std::map<std::string, const TargetResult*> targets_b;
-    for (const TargetResult& target : result_b.targets)
-        targets_b[b.targets[target.target].name] = &target;
-    std::vector<double> p;
-    for (const TargetResult& target : result_a.targets) {
-        const std::string& name = a.targets[target.target].name;
-        const auto other = targets_b.find(name);
-        if (other == targets_b.end()) {
-            comparison.only_a.push_back(name);
-            continue;
-        }
-        const TargetResult& found = *other->second;
-        targets_b.erase(other);
-        if (target.blocks == 0 || found.blocks == 0) continue;
-        const Estimate change =
-            difference(target.shape.slope, target.blocks, found.shape.slope, found.blocks);
-        comparison.targets.push_back(
-            {name, target.shape.slope, found.shape.slope, change, change.p});
-        p.push_back(change.p);
-    }
-    for (const auto& [name, target] : targets_b) comparison.only_b.push_back(name);
-    const std::vector<double> corrected = holm(p);
-    for (size_t i = 0; i < corrected.size(); ++i) comparison.targets[i].p = corrected[i];
-    return comparison;
 }
 
 } // namespace speedbump::experiment

@@ -90,26 +90,14 @@ struct Results {
 // A sentence when threads had to wait for CPUs without any delay, and one for each target whose
 // delays made them wait: what that cost is in its criticality.
 std::vector<std::string> contention_warnings(const Document& document);
+// Where slices have too few units of a progress point to tell anything.
+std::vector<std::string> counting_warnings(const Document& document);
 
 Results analyse(const Document& document);
+// Of one progress point, by its index.
+ProgressResult examine_progress(const Document& document, size_t progress);
 
 // Whether the intervals of all targets are as narrow as `precision`, on the first progress point.
 bool is_precise(const Document& document, double precision);
-
-// Targets that two documents have in common, b against a.
-struct ComparedTarget {
-    std::string name;
-    Estimate a, b;
-    Estimate difference; // of the criticality
-    double p = 1;        // Holm-corrected
-};
-struct Comparison {
-    std::string progress;
-    double period_a = 0, period_b = 0;
-    std::vector<ComparedTarget> targets;
-    std::vector<std::string> only_a, only_b;
-};
-// kInvalid when they have no progress point in common.
-Result<Comparison> compare(const Document& a, const Document& b);
 
 } // namespace speedbump::experiment

@@ -424,6 +424,26 @@ Result<void> append(Sliced& to, const Sliced& from) {
     return {};
 }
 
+// Times in ns: no two slices have the same by chance.
+bool is_same(const Block& a, const Block& b) {
+    return !a.slices.empty() &&
+           std::equal(a.slices.begin(), a.slices.end(), b.slices.begin(), b.slices.end(),
+                      [](const Slice& one, const Slice& other) {
+                          return one.start == other.start && one.length == other.length &&
+                                 one.progress_time == other.progress_time &&
+                                 one.progress == other.progress;
+                      });
+}
+
+// Whether anything that one has measured is part of the other.
+bool holds_of(const Document& all, const Document& other) {
+    for (const Block& block : other.blocks)
+        if (std::any_of(all.blocks.begin(), all.blocks.end(),
+                        [&](const Block& one) { return is_same(one, block); }))
+            return true;
+    return all.seed == other.seed && all.started_unix_ns == other.started_unix_ns;
+}
+
 } // namespace
 
 Result<Document> merge(const std::vector<Document>& documents) {
@@ -431,6 +451,10 @@ Result<Document> merge(const std::vector<Document>& documents) {
     Document merged = documents.front();
     for (size_t i = 1; i < documents.size(); ++i) {
         const Document& other = documents[i];
+        if (holds_of(merged, other))
+            return make_error(ErrorKind::kInvalid,
+                              "an experiment is there twice, or is part of what others were merged "
+                              "into: it would count as new measurements");
         const bool same_targets = std::equal(
             merged.targets.begin(), merged.targets.end(), other.targets.begin(),
             other.targets.end(),

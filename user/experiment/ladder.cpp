@@ -21,11 +21,17 @@ using targets::Runtime;
 
 constexpr uint32_t kPythonRoot = 0, kNativeRoot = 1;
 
+// What is nested deeper is one step: a process may claim to have names of thousands of dots.
+constexpr size_t kMaxSteps = 24;
+
 // Calls `step` with each prefix of a dotted name that ends before a dot, the shortest first.
 template <typename Step>
 void for_each_prefix(std::string_view name, Step step) {
-    for (size_t dot = name.find('.'); dot != name.npos; dot = name.find('.', dot + 1))
+    size_t dot = name.find('.');
+    for (size_t steps = 0; dot != name.npos && steps < kMaxSteps; ++steps) {
         step(name.substr(0, dot));
+        dot = name.find('.', dot + 1);
+    }
 }
 
 // A pattern for what begins with this text and a dot.
@@ -40,8 +46,8 @@ Pattern below_prefix(std::string_view text) {
     return {pattern + ".*", true};
 }
 
-Pattern exactly(const std::string& text) {
-    return {text, false};
+Pattern exactly(std::string_view text) {
+    return {std::string(text), false};
 }
 
 const Pattern kAnything{"*", true};
@@ -64,12 +70,12 @@ class Ladder::Builder {
         } else {
             node = kPythonRoot;
             for_each_prefix(function.container, [&](std::string_view prefix) {
-                node = child(node, Kind::kModule, std::string(prefix), "");
+                node = child(node, Kind::kModule, prefix, "");
             });
             node = child(node, Kind::kModule, function.container, "");
             node = child(node, Kind::kNames, function.container, "");
             for_each_prefix(function.name, [&](std::string_view prefix) {
-                node = child(node, Kind::kName, function.container, std::string(prefix));
+                node = child(node, Kind::kName, function.container, prefix);
             });
             node = child(node, Kind::kName, function.container, function.name);
         }
@@ -78,8 +84,7 @@ class Ladder::Builder {
     }
 
   private:
-    uint32_t child(uint32_t parent, Kind kind, const std::string& container,
-                   const std::string& name) {
+    uint32_t child(uint32_t parent, Kind kind, std::string_view container, std::string_view name) {
         const auto [place, is_new] =
             known_.try_emplace({kind, container, name}, static_cast<uint32_t>(nodes_.size()));
         if (is_new) {
@@ -90,7 +95,7 @@ class Ladder::Builder {
     }
 
     std::vector<Node>& nodes_;
-    std::map<std::tuple<Kind, std::string, std::string>, uint32_t> known_;
+    std::map<std::tuple<Kind, std::string_view, std::string_view>, uint32_t> known_;
 };
 
 Ladder::Ladder(std::vector<LadderFunction> functions) : functions_(std::move(functions)) {
@@ -117,20 +122,20 @@ std::string Ladder::name_of(uint32_t index) const {
         case Kind::kPython:
             return "*:*";
         case Kind::kModule:
-            return node.container + ".*:*";
+            return fmt::format("{}.*:*", node.container);
         case Kind::kNames:
-            return node.container + ":*";
+            return fmt::format("{}:*", node.container);
         case Kind::kName:
-            return node.container + ":" + node.name + ".*";
+            return fmt::format("{}:{}.*", node.container, node.name);
         case Kind::kNative:
             return "+*:*";
         case Kind::kFile:
-            return "+" + node.container + ":*";
+            return fmt::format("+{}:*", node.container);
         case Kind::kFunction:
             break;
     }
     const bool is_native = functions_[node.functions.front()].runtime == targets::Runtime::kNative;
-    return (is_native ? "+" : "") + node.container + ":" + node.name;
+    return fmt::format("{}{}:{}", is_native ? "+" : "", node.container, node.name);
 }
 
 void Ladder::collect(uint32_t node, std::vector<size_t>& functions) const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "targets/target.h"
@@ -42,6 +43,8 @@ struct GroupLines {
 class Ladder {
   public:
     explicit Ladder(std::vector<LadderFunction> functions);
+    Ladder(const Ladder&) = delete; // what nodes view stays where it is
+    Ladder(Ladder&&) = default;
 
     const std::vector<LadderFunction>& functions() const { return functions_; }
 
@@ -64,8 +67,9 @@ class Ladder {
     enum class Kind { kPython, kModule, kNames, kName, kNative, kFile, kFunction };
     struct Node {
         Kind kind;
-        std::string container; // module or file: of kModule and below
-        std::string name;      // of kName and kFunction
+        // Of the functions' own, which are long and many.
+        std::string_view container; // module or file: of kModule and below
+        std::string_view name;      // of kName and kFunction
         std::vector<uint32_t> children;
         std::vector<size_t> functions; // of kFunction
     };

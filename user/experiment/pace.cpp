@@ -4,9 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <vector>
+#include <utility>
 
 #include "experiment/anytime.h"
+#include "util/numbers.h"
 
 namespace speedbump::experiment {
 
@@ -15,6 +16,13 @@ namespace {
 // The slowest waves of a run, up to four in it: they have the noise of all that hangs together for
 // less than that. Fewer would need a larger t.
 constexpr size_t kMaxCosines = 8;
+
+constexpr double kSettlingUnits = 5;
+constexpr size_t kSteadyStretches = 3;
+constexpr double kSteady = 0.1; // their spread
+
+const double kNoChance = std::log(1e4);
+constexpr double kWatchNs = 1e9, kWatchUnits = 100;
 
 Stretch sum_of(std::span<const Stretch> stretches) {
     Stretch sum;
@@ -139,6 +147,67 @@ Estimate change_at_any_look(std::span<const Stretch> a, std::span<const Stretch>
                        ratio.error.freedom);
     };
     return share_of(either(at_any_look(ratio.value), at_any_look(ratio.value - unlike)));
+}
+
+void SettlingPace::add(double time, uint64_t units) {
+    now_.time += time;
+    now_.units += static_cast<double>(units);
+    if (now_.units >= kSettlingUnits) stretches_.push_back(std::exchange(now_, {}));
+}
+
+bool SettlingPace::is_steady() const {
+    if (stretches_.size() < kSteadyStretches) return false;
+    std::vector<double> periods;
+    double units = kSettlingUnits;
+    for (const Stretch& one : of_late()) {
+        periods.push_back(one.time / one.units);
+        units = std::max(units, one.units);
+    }
+    const auto [low, high] = std::minmax_element(periods.begin(), periods.end());
+    // A unit more or less is no change of pace.
+    return (*high - *low) / median(periods) <= std::max(kSteady, 1 / units);
+}
+
+double SettlingPace::period() const {
+    std::vector<double> periods;
+    for (const Stretch& one : stretches_) periods.push_back(one.time / one.units);
+    const Stretch sum = is_steady() ? sum_of(of_late()) : now_;
+    return is_steady() || periods.empty() ? sum.time / sum.units : median(std::move(periods));
+}
+
+std::span<const Stretch> SettlingPace::of_late() const {
+    return std::span(stretches_).last(kSteadyStretches);
+}
+
+std::optional<double> slowdown_beyond(double max_slowdown, double time, uint64_t units,
+                                      double period) {
+    if (!(period > 0)) return std::nullopt;
+    const double expected = time / period;
+    const auto seen = static_cast<double>(units);
+    const double slowdown = expected / std::max(seen, 0.5) - 1;
+    const double noise = 3 / std::sqrt(expected);
+    if (slowdown <= max_slowdown * (1 + noise) + noise) return std::nullopt;
+    // Chernoff's bound of how likely so few units are, if they come at random as often as usual.
+    const double none_lost = units > 0 ? seen * std::log(seen / expected) : 0;
+    if (expected - seen + none_lost < kNoChance) return std::nullopt;
+    return slowdown;
+}
+
+std::optional<double> SlowdownWatch::look(uint64_t at_ns, uint64_t units, double max_slowdown,
+                                          double period) {
+    const Look now{at_ns, units};
+    const auto beyond = [&](const Look& from) {
+        return slowdown_beyond(max_slowdown, static_cast<double>(now.at_ns - from.at_ns),
+                               now.units - std::min(now.units, from.units), period);
+    };
+    std::optional<double> slowdown;
+    if (last_) slowdown = beyond(*last_);
+    if (since_ && !slowdown) slowdown = beyond(*since_);
+    last_ = now;
+    if (!since_ ||
+        static_cast<double>(now.at_ns - since_->at_ns) > std::max(kWatchNs, kWatchUnits * period))
+        since_ = now;
+    return slowdown;
 }
 
 } // namespace speedbump::experiment

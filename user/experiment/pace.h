@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "experiment/statistics.h"
 
@@ -39,5 +42,40 @@ Estimate change_side_by_side(std::span<const Stretch> a, std::span<const Stretch
 // equal parts so far (anytime.h).
 Estimate change_at_any_look(std::span<const Stretch> a, std::span<const Stretch> b, size_t blocks,
                             double unlike = 0);
+
+// How a service that is waited for settles, of short stretches of time.
+class SettlingPace {
+  public:
+    // In which so many units ended; one of none belongs to the next.
+    void add(double time, uint64_t units);
+    bool has_ticked() const { return !stretches_.empty() || now_.units > 0; }
+    bool is_steady() const; // of late
+    double period() const;  // where it is steady, of late; else of all. It has ticked.
+
+  private:
+    std::span<const Stretch> of_late() const;
+
+    Stretch now_; // that has too few units to tell
+    std::vector<Stretch> stretches_;
+};
+
+// By how much so many units in a time are too few, as a share, against their period without delay;
+// nullopt while that is within `max_slowdown`, or may be chance. Times in ns.
+std::optional<double> slowdown_beyond(double max_slowdown, double time, uint64_t units,
+                                      double period);
+
+// The same of a total that is looked at again and again: since the look before, and since one of up
+// to 1 s or 100 units ago, as a slow service has too few units between two looks.
+class SlowdownWatch {
+  public:
+    std::optional<double> look(uint64_t at_ns, uint64_t units, double max_slowdown, double period);
+
+  private:
+    struct Look {
+        uint64_t at_ns = 0;
+        uint64_t units = 0;
+    };
+    std::optional<Look> last_, since_;
+};
 
 } // namespace speedbump::experiment

@@ -210,6 +210,7 @@ Result<Document> Runner::run() {
     const CpuTimes after = read_cpu_times(subject_.pids());
     if (stop()->planned) subject_.warn_all(load_warnings(before, after));
     subject_.warn_all(contention_warnings(document_));
+    subject_.warn_all(counting_warnings(document_));
     document_.tool_cpu = (after.own - before.own) / ((after.total - before.total) / cpus);
     document_.stopped = stop()->reason;
     document_.complete = stop()->planned;

@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "experiment/analysis.h"
+#include "experiment/guard.h"
 #include "experiment/host.h"
+#include "experiment/pace.h"
 #include "experiment/slices.h"
 #include "experiment/trial.h"
 #include "targets/parser.h"
@@ -21,13 +23,16 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr auto kGuardTick = milliseconds(50);
-constexpr auto kCheckSlice = milliseconds(250); // of whether it was the delays
-constexpr double kLargestShare = 1;             // of a unit's time
-constexpr size_t kPiloted = 10; // of so many targets at most, hidden ones get larger doses
+// Of whether it was the delays: so long, and so many units of a slow service.
+constexpr auto kCheckSlice = milliseconds(250), kLongestCheck = milliseconds(5000);
+constexpr double kCheckUnits = 20;
+constexpr double kLargestShare = 1; // of a unit's time
+constexpr size_t kPiloted = 10;     // of so many targets at most, hidden ones get larger doses
 // A host that has other work slows for a moment, too: so many times within so long, it is the
 // delays.
 constexpr size_t kStrikes = 3;
 constexpr auto kStrikesWithin = std::chrono::seconds(10);
+constexpr double kStrikesWithinUnits = 500; // where that is longer: the guard needs up to 100
 constexpr double kFirstLook = 1; // s, until the intervals are looked at for the first time
 constexpr double kShownEach = 1; // s
 constexpr double kLookGrowth = 1.5;
@@ -64,7 +69,8 @@ class SlicedRunner {
     bool is_precise_ = false; // as it was looked at last
     double next_look_s_ = kFirstLook;
     double shown_s_ = 0;
-    uint8_t highest_ = kLevels;     // level that is drawn: the guards left out what is larger
+    uint8_t highest_ = kLevels; // level that is drawn: the guards left out what is larger
+    Guard guard_{document_.settings};
     std::vector<uint64_t> strikes_; // of the guard, when
 };
 
@@ -120,16 +126,19 @@ TrialPlan SlicedRunner::plan() const {
 // Without any delay: is the service as fast as it was? If not, others slowed it.
 bool SlicedRunner::is_by_delays() {
     const double before = subject_.period();
-    const auto slice = subject_.measure({ArmKind::kProbe, 0, {}}, kCheckSlice);
+    const auto wanted = nanoseconds(static_cast<int64_t>(kCheckUnits * before));
+    const auto slice = subject_.measure(
+        {ArmKind::kProbe, 0, {}}, std::clamp<nanoseconds>(wanted, kCheckSlice, kLongestCheck));
     if (!slice || slice->progress[0] == 0) return false;
-    const double now = ns(slice->progress_time[0]) / static_cast<double>(slice->progress[0]);
     subject_.follow_period(*slice);
-    return now / before - 1 < request_.max_slowdown / 2;
+    return !slowdown_beyond(request_.max_slowdown / 2, ns(slice->progress_time[0]),
+                            slice->progress[0], before);
 }
 
 bool SlicedRunner::is_struck_too_often() {
     const uint64_t now = monotonic_ns();
-    const auto within = static_cast<uint64_t>(nanoseconds(kStrikesWithin).count());
+    const auto within = static_cast<uint64_t>(
+        std::max(ns(kStrikesWithin), kStrikesWithinUnits * subject_.period()));
     strikes_.push_back(now);
     std::erase_if(strikes_, [&](uint64_t strike) { return now - strike > within; });
     return strikes_.size() >= kStrikes;
@@ -213,25 +222,28 @@ Result<void> SlicedRunner::run_trial() {
         document_.sliced->waited += std::max(nanoseconds(0), waited_between(waits, now));
         waits = now;
     };
-    Subject::Readings from = subject_.read(false);
-    subject_.note_ticks(true, from.at_ns);
+    Subject::Readings first = subject_.read(false);
+    uint64_t units = first.progress[0].units;
+    subject_.note_ticks(true, first.at_ns);
+    guard_.begin();
+    guard_.look(std::move(first), subject_.period());
     while (!subject_.stop() && !wants_smaller_) {
         if (subject_.is_interrupted()) break;
         subject_.note_ran(trial.go_on(kGuardTick, hooks_.wake_fd));
         if (subject_.stop()) break;
         Subject::Readings now = subject_.read(false);
         if (subject_.stop()) break;
-        subject_.note_ticks(now.progress[0].units > from.progress[0].units, now.at_ns);
-        if (const auto why = subject_.guard_all(from, now, subject_.period())) {
+        subject_.note_ticks(now.progress[0].units > units, now.at_ns);
+        units = now.progress[0].units;
+        if (const auto why = guard_.look(std::move(now), subject_.period())) {
             trial.end();
             keep_waits();
             if (is_by_delays() && is_struck_too_often()) leave_out_largest(trial, *why);
             if (subject_.stop()) break;
             waits = read_waits(subject_.pids());
             if (auto begun = trial.begin(); !begun) return begun;
-            now = subject_.read(false);
+            guard_.begin();
         }
-        from = std::move(now);
         if (request_.time.count() > 0 && subject_.elapsed() >= request_.time)
             subject_.stop() = Stop{"time", true};
         if (!subject_.stop()) look(trial);

@@ -127,6 +127,13 @@ double loss_of(double residual, double scale) {
     return r <= kHuber ? r * r : kHuber * (2 * r - kHuber);
 }
 
+// Of one observation, of what is counted in whole units.
+double counting_error(std::span<const Observation> observations) {
+    double squares = 0;
+    for (const Observation& one : observations) squares += one.y_error * one.y_error;
+    return observations.empty() ? 0 : std::sqrt(squares / static_cast<double>(observations.size()));
+}
+
 // `fixed_scale`: take this one instead of the residuals' own.
 template <typename X>
 Line fit(std::span<const Observation> observations, const std::vector<std::vector<size_t>>& blocks,
@@ -138,6 +145,8 @@ Line fit(std::span<const Observation> observations, const std::vector<std::vecto
     const double freedom = observations.size() > parameters
                                ? static_cast<double>(observations.size() - parameters)
                                : 1.0;
+    // Most slices may have the same number of units: the others are not disturbed by that.
+    const double least_scale = counting_error(observations);
     for (int iteration = 0; iteration < kMaxIterations; ++iteration) {
         const Slopes before{line.slope, line.drift};
         const Slopes slopes = solve(total(block_sums(observations, blocks, line.weights, x_of)));
@@ -154,9 +163,10 @@ Line fit(std::span<const Observation> observations, const std::vector<std::vecto
         }
         std::vector<double> sizes;
         for (const double residual : residuals) sizes.push_back(std::abs(residual));
-        line.scale =
+        line.scale = std::max(
+            least_scale,
             fixed_scale.value_or(kMadToSigma * median(sizes) *
-                                 std::sqrt(static_cast<double>(observations.size()) / freedom));
+                                 std::sqrt(static_cast<double>(observations.size()) / freedom)));
         if (!(line.scale > 0)) break; // a perfect fit
         line.loss = 0;
         for (size_t i = 0; i < residuals.size(); ++i) {
@@ -278,10 +288,11 @@ LineEstimate estimate_line(std::span<const Observation> observations, uint64_t s
     bootstrap(blocks.size(), seed, [&](const std::vector<size_t>& drawn) {
         slopes.push_back(solve(sum_drawn(sums, drawn)).x);
     });
-    result.slope =
-        estimate_of(result.line.slope,
-                    spread(slopes, blocks.size()) * fixed_weights_factor(result.line.weights),
-                    static_cast<double>(blocks.size() - 1));
+    const double xx = total(sums).xx;
+    const double least = xx > 0 ? counting_error(observations) / std::sqrt(xx) : 0;
+    const double seen = spread(slopes, blocks.size()) * fixed_weights_factor(result.line.weights);
+    result.slope = estimate_of(result.line.slope, std::max(seen, least),
+                               static_cast<double>(blocks.size() - 1));
     return result;
 }
 

@@ -16,6 +16,7 @@ struct Observation {
     double time = 0; // when, for the drift; any unit
     double x = 0;
     double y = 0;
+    double y_error = 0; // standard error that y has by itself: it is of whole units
 };
 
 struct Interval {

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "experiment/host.h"
+#include "experiment/pace.h"
 #include "targets/parser.h"
 #include "util/clock.h"
 #include "util/numbers.h"
@@ -26,10 +27,10 @@ constexpr auto kNoTick = std::chrono::seconds(5);
 constexpr double kPatienceUnits = 20;
 constexpr auto kLongestWarmUp = std::chrono::seconds(10);
 constexpr auto kWarmUpSlice = milliseconds(250);
-constexpr double kSteady = 0.1; // spread of three slices in a row
 constexpr double kUnitsPerSlice = 100;
 constexpr auto kShortestSlice = milliseconds(200);
 constexpr auto kLongestSlice = std::chrono::seconds(3);
+constexpr double kFewestUnits = 6; // of a slice, however slow the service is
 constexpr int kPilotSteps = 8;
 constexpr size_t kShownFunctions = 20;
 constexpr size_t kSpares = 128; // groups of Python functions that are counted at a time
@@ -57,17 +58,6 @@ void join(Target& all, Target target) {
 }
 
 } // namespace
-
-std::optional<double> slowdown_beyond(double max_slowdown, double time, uint64_t units,
-                                      double period) {
-    if (!(period > 0)) return std::nullopt;
-    // So many units that it is no chance.
-    const double expected = time / period;
-    const double slowdown = expected / std::max<double>(static_cast<double>(units), 0.5) - 1;
-    const double noise = 3 / std::sqrt(expected);
-    if (expected < 5 || slowdown <= max_slowdown * (1 + noise) + noise) return std::nullopt;
-    return slowdown;
-}
 
 Result<void> Subject::attach(uint32_t columns) {
     targets::TargetsFile file = request_.file;
@@ -174,39 +164,35 @@ Result<void> Subject::find_targets() {
     return {};
 }
 
-// Until three slices in a row have the same pace; gives the first progress point's.
 Result<void> Subject::warm_up() {
     const uint64_t begin = monotonic_ns();
-    std::vector<double> periods;
+    SettlingPace pace;
     for (;;) {
         const auto slice = measure({ArmKind::kProbe, 0, {}}, kWarmUpSlice);
         if (stop_)
             return make_error(ErrorKind::kIo,
                               "nothing was measured before the experiment ended: " + stop_->reason);
-        if (slice && slice->progress[0] > 0)
-            periods.push_back(ns(slice->progress_time[0]) /
-                              static_cast<double>(slice->progress[0]));
+        if (slice) pace.add(ns(slice->progress_time[0]), slice->progress[0]);
         const nanoseconds waited(monotonic_ns() - begin);
-        if (periods.empty() && waited >= kNoTick)
+        if (!pace.has_ticked() && waited >= kNoTick)
             return make_error(ErrorKind::kTimeout,
                               "progress point " + request_.progress[0].text +
                                   " did not tick within 5 s: nothing was measured")
                 .with_hint("give the service some load, or another --progress");
-        if (periods.size() >= 3) {
-            const std::vector<double> latest(periods.end() - 3, periods.end());
-            const auto [low, high] = std::minmax_element(latest.begin(), latest.end());
-            period_ = median(latest);
-            if ((*high - *low) / period_ <= kSteady) break;
-        }
+        if (pace.is_steady()) break;
         if (waited >= kLongestWarmUp) {
-            period_ = median(periods);
             document_.warnings.push_back("the pace of " + request_.progress[0].text +
                                          " did not settle within 10 s");
             break;
         }
     }
-    arm_length_ = std::clamp<nanoseconds>(
-        nanoseconds(static_cast<int64_t>(period_ * kUnitsPerSlice)), kShortestSlice, kLongestSlice);
+    period_ = pace.period();
+    const auto units = [this](double count) {
+        return nanoseconds(static_cast<int64_t>(period_ * count));
+    };
+    arm_length_ =
+        std::clamp<nanoseconds>(units(kUnitsPerSlice), kShortestSlice,
+                                std::max<nanoseconds>(kLongestSlice, units(kFewestUnits)));
     nanoseconds& slice = document_.settings.slice;
     if (slice.count() == 0) slice = arm_length_;
     if (slice > kLongestSwitched) arm_length_ = slice;
@@ -391,24 +377,6 @@ std::optional<std::string> Subject::guard(const Arm& arm, const Readings& before
     return std::nullopt;
 }
 
-std::optional<std::string> Subject::guard_all(const Readings& from, const Readings& now,
-                                              double period) const {
-    const double took = static_cast<double>(now.at_ns - from.at_ns);
-    if (took <= 0) return std::nullopt;
-    double injected = 0;
-    for (size_t target = 0; target < now.targets.size(); ++target)
-        injected += ns(now.targets[target].time - from.targets[target].time);
-    if (injected / took > document_.settings.max_cpu)
-        return fmt::format("they took {:.2f} CPUs, more than --max-cpu {:.2f}", injected / took,
-                           document_.settings.max_cpu);
-    if (now.progress.empty()) return std::nullopt;
-    const uint64_t units = now.progress[0].units - from.progress[0].units;
-    if (const auto slowdown = slowdown_beyond(request_.max_slowdown, took, units, period))
-        return fmt::format("they slowed the service by {:.0f}%, more than --max-slowdown {:.0f}%",
-                           *slowdown * 100, request_.max_slowdown * 100);
-    return std::nullopt;
-}
-
 void Subject::give_up_dose(const Arm& arm, const std::string& why) {
     if (++strikes_[{arm.target, arm.delay.count()}] < kMaxStrikes) return;
     Target& target = document_.targets[arm.target];
@@ -443,22 +411,30 @@ Slice Subject::between(const Arm& arm, const Readings& before, const Readings& a
     return slice;
 }
 
+bool Subject::watch(const Arm& arm, const Readings& from, nanoseconds time) {
+    const uint64_t end = from.at_ns + static_cast<uint64_t>(time.count());
+    for (uint64_t now = from.at_ns; now < end; now = monotonic_ns()) {
+        wait(std::min<nanoseconds>(guard_tick_, nanoseconds(end - now)));
+        if (stop_) return false;
+        if (const auto why = guard(arm, from)) {
+            apply({ArmKind::kProbe, 0, {}}, time);
+            give_up_dose(arm, *why);
+            return false;
+        }
+    }
+    return true;
+}
+
 // nullopt when the slice was given up.
 std::optional<Slice> Subject::measure(const Arm& arm, nanoseconds length) {
     apply(arm, length);
-    wait(request_.settle);
+    if (request_.settle <= guard_tick_)
+        wait(request_.settle);
+    else if (!watch(arm, read(false), request_.settle))
+        return std::nullopt;
     if (stop_) return std::nullopt;
     const Readings before = read(true);
-    const uint64_t end = before.at_ns + static_cast<uint64_t>(length.count());
-    for (uint64_t now = before.at_ns; now < end; now = monotonic_ns()) {
-        wait(std::min<nanoseconds>(guard_tick_, nanoseconds(end - now)));
-        if (stop_) return std::nullopt;
-        if (const auto why = guard(arm, before)) {
-            apply({ArmKind::kProbe, 0, {}}, length);
-            give_up_dose(arm, *why);
-            return std::nullopt;
-        }
-    }
+    if (!watch(arm, before, length)) return std::nullopt;
     const Readings after = read(true);
     if (stop_) return std::nullopt; // something could not be read
     for (size_t point = 0; point < points_.size(); ++point)

@@ -31,11 +31,6 @@ struct Injected {
     uint64_t calls = 0;
 };
 
-// By how much so many units in a time are too few, as a share, against their period without delay;
-// nullopt while that is within `max_slowdown`, or may be chance. Times in ns.
-std::optional<double> slowdown_beyond(double max_slowdown, double time, uint64_t units,
-                                      double period);
-
 // The running service that an experiment is made on: a session with its targets, and the progress
 // points. Applies one arm at a time and measures what it does, within the guards. What there is to
 // tell goes into the document. Not thread-safe.
@@ -50,7 +45,7 @@ class Subject {
     // What the lines of the targets file name: document.targets, and their groups. kNothingMatched
     // when that is nothing.
     Result<void> find_targets();
-    // Until three slices in a row have the same pace; tells the first progress point's, and chooses
+    // Until its pace is steady; tells the first progress point's, and chooses
     // settings.slice where none was asked for. kTimeout when it doesn't tick.
     Result<void> warm_up();
     // Without any delay, what doses are chosen by. nullopt as measure(), or when nothing ticked.
@@ -123,16 +118,14 @@ class Subject {
         uint64_t at_ns = 0;
     };
     Readings read(bool is_bound); // of a slice, or only a look within one
-    // Why all delays must end at once, if they must, by what happened between two readings.
-    // `period` of the first progress point without delay, in ns; 0: not known.
-    std::optional<std::string> guard_all(const Readings& from, const Readings& now,
-                                         double period) const;
 
   private:
     Totals read_totals();
     std::vector<Injected> injected_by(const Totals& totals) const;
     Slice between(const Arm& arm, const Readings& before, const Readings& after) const;
     std::optional<std::string> guard(const Arm& arm, const Readings& before);
+    // Waits within the guards; false when they, or something else, have ended it.
+    bool watch(const Arm& arm, const Readings& from, nanoseconds time);
     void give_up_dose(const Arm& arm, const std::string& why);
     void note_bad_reading(size_t point, const std::string& what);
 

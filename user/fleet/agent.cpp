@@ -9,6 +9,7 @@
 #include <csignal>
 
 #include "experiment/columns.h"
+#include "experiment/guard.h"
 #include "experiment/host.h"
 #include "experiment/sliced_runner.h"
 #include "experiment/subject.h"
@@ -174,7 +175,7 @@ class Agent {
             link_.tell(answer(*ping));
         } else if (const auto* begin = std::get_if<Begin>(&*order)) {
             player.begin(*begin);
-            last_.reset();
+            guard_.begin();
         } else if (auto* rows = std::get_if<Rows>(&*order)) {
             player.add(std::move(*rows));
         } else if (std::holds_alternative<End>(*order)) {
@@ -190,13 +191,11 @@ class Agent {
         if (!player.is_on()) return;
         Subject::Readings now = subject_.read(false);
         if (subject_.stop()) return;
-        const double period = ns(player.epoch().period);
-        const auto why = last_ ? subject_.guard_all(*last_, now, period) : std::nullopt;
-        last_ = std::move(now);
+        const auto why = guard_.look(std::move(now), ns(player.epoch().period));
         if (!why) return;
         link_.tell(Tripped{player.epoch().epoch, *why});
         player.end();
-        last_.reset();
+        guard_.begin();
     }
 
     Link& link_;
@@ -205,7 +204,7 @@ class Agent {
     experiment::Document document_;
     Subject subject_; // after the document
     std::optional<experiment::Columns> columns_;
-    std::optional<Subject::Readings> last_; // of the guard
+    experiment::Guard guard_{document_.settings};
 };
 
 // The order to attach; nullopt when the coordinator went away before.

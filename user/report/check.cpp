@@ -54,19 +54,31 @@ Tone state_tone(LineState state) {
     }
 }
 
-// One half of a targets line for exactly this text: glob characters escaped as classes, quoted
-// where white space, quotes, or (in the first half) a colon would end it.
-std::string exact_half(const std::string& text, bool is_first) {
-    std::string escaped;
-    for (const char c : text) {
-        if (c == '*' || c == '?' || c == '[') {
-            escaped += std::string("[") + c + "]";
-        } else {
-            escaped += c;
-        }
+// One half of a targets line for exactly this text, behind `start`. What is a glob's stands in a
+// set of its own; what no line can hold, or would not be shown as it is, is matched by a set of all
+// but plain characters. Quoted where white space, a quote, or (in the first half) a colon or what
+// begins the line would mean something.
+std::string exact_half(std::string_view text, bool is_first, std::string start = "") {
+    constexpr std::string_view kNotPlain = "[! -~]";
+    std::string escaped = std::move(start);
+    for (size_t at = 0; at < text.size();) {
+        const size_t bytes = decode_character(text, at).bytes;
+        const std::string_view character = text.substr(at, bytes);
+        at += bytes;
+        if (character == "*" || character == "?" || character == "[")
+            escaped.append("[").append(character).append("]");
+        else if (printable(character) != character)
+            escaped += kNotPlain;
+        else
+            escaped += character;
     }
+    const char first = escaped.empty() ? '\0' : escaped.front();
+    if (!is_first && (first == ':' || escaped.starts_with("0x") || escaped.starts_with("0X")))
+        escaped = fmt::format("[{}]{}", first, escaped.substr(1)); // else no name, or an offset
     const bool needs_quotes =
-        escaped.find_first_of(is_first ? " \t\":" : " \t\"") != std::string::npos;
+        escaped.find_first_of(is_first ? " \t\":" : " \t\"") != std::string::npos ||
+        (is_first && (std::string_view("#!+@-=").find(first) != std::string_view::npos ||
+                      escaped.starts_with("\xef\xbb\xbf")));
     if (!needs_quotes) return escaped;
     std::string quoted = "\"";
     for (const char c : escaped) {
@@ -74,6 +86,15 @@ std::string exact_half(const std::string& text, bool is_first) {
         quoted += c;
     }
     return quoted + "\"";
+}
+
+// Of two halves; "" where there is no such line.
+std::string exact_line(std::string_view sign, std::string_view container, std::string_view name,
+                       std::string name_start = "") {
+    if (container.empty() || name.empty()) return "";
+    std::string line = fmt::format("{}{}:{}", sign, exact_half(container, true),
+                                   exact_half(name, false, std::move(name_start)));
+    return line.size() <= targets::kMaxLineBytes ? line : "";
 }
 
 } // namespace
@@ -153,33 +174,36 @@ std::string check_text(const CheckReport& report, const TargetsFile& file, const
 }
 
 std::string targets_line(const ListedFunction& function) {
-    return "+" + exact_half(function.path, true) + ":" +
-           exact_half(function.demangled.empty() ? function.name : function.demangled, false);
+    return exact_line("+", function.path,
+                      function.demangled.empty() ? function.name : function.demangled);
 }
 
 std::string python_targets_line(const std::string& file, const std::string& name,
                                 bool is_qualified) {
-    return exact_half(file, true) + ":" + (is_qualified ? "" : "*") + exact_half(name, false);
+    return exact_line("", file, name, is_qualified ? "" : "*");
 }
 
 std::string targets_line(const engine::PythonMatch& function) {
-    return exact_half(function.module, true) + ":" + exact_half(function.name, false);
+    return exact_line("", function.module, function.name);
 }
 
 std::string list_text(const FunctionList& functions) {
     std::string out;
+    size_t left_out = 0;
     // static functions, and the two halves of a constructor, share their name with others of a file
     std::set<std::string> seen;
-    const auto add = [&](std::string line) {
-        if (seen.insert(line).second) out += line;
+    const auto add = [&](const std::string& line, const std::string& refusal) {
+        left_out += line.empty();
+        const std::string comment = fmt::format("# {}  ({})", line, printable(refusal));
+        const std::string& text = refusal.empty() ? line : comment;
+        if (!line.empty() && text.size() <= targets::kMaxLineBytes && seen.insert(text).second)
+            out += text + "\n";
     };
     for (const ListedFunction& function : functions.native)
-        add(function.refusal.empty()
-                ? printable(targets_line(function)) + "\n"
-                : fmt::format("# {}  ({})\n", printable(targets_line(function)),
-                              printable(function.refusal)));
-    for (const engine::PythonMatch& function : functions.python)
-        add(printable(targets_line(function)) + "\n");
+        add(targets_line(function), function.refusal);
+    for (const engine::PythonMatch& function : functions.python) add(targets_line(function), "");
+    if (left_out > 0)
+        out += fmt::format("# {} more have names that no line can hold\n", show_count(left_out));
     return out;
 }
 

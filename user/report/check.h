@@ -56,9 +56,10 @@ struct FunctionList {
     std::vector<engine::PythonMatch> python; // each name of a file once
 };
 // One targets line per name, which may be that of several functions of a file; quoted where the
-// grammar needs it, ready to be pasted.
+// grammar needs it, ready to be pasted. What no line can name is counted in a comment.
 std::string list_text(const FunctionList& functions);
-// The targets line that names exactly this function.
+// The targets line that names exactly this function, shown by a terminal as it is; "" where a line
+// can't hold its name.
 std::string targets_line(const ListedFunction& function);
 std::string targets_line(const engine::PythonMatch& function);
 // The targets line for the Python functions of this name in this file. A name that isn't qualified

@@ -369,33 +369,41 @@ std::string discovery_targets(const Discovery& discovery) {
         fmt::format("# speedbump discover, {} seconds. Delays: 1us where a line names none.\n",
                     std::chrono::duration_cast<std::chrono::seconds>(discovery.duration).count());
     const stacks::Profile& profile = discovery.stacks.profile;
+    size_t left_out = 0;
+    // A comment goes where it would make the line too long.
+    const auto add = [&](std::string& lines, const std::string& line, const std::string& comment) {
+        const bool fits = line.size() + comment.size() <= targets::kMaxLineBytes;
+        if (line.empty())
+            ++left_out;
+        else
+            lines += line + (fits ? comment : "") + "\n";
+    };
+    const auto shares = [&](const FunctionUse& use) {
+        return fmt::format(" self {} total {} active {}", share_of(use.self, profile.stacks()),
+                           share_of(use.total, profile.stacks()),
+                           share_of(use.active, profile.active_stacks()));
+    };
     const auto python = ranked_python(discovery);
     if (!python.empty())
         text += fmt::format("\n# Python, by share of {} stacks\n", show_count(profile.stacks()));
     for (const auto& [key, use] : python)
-        text += fmt::format("{}  # self {} total {} active {}\n",
-                            python_targets_line(key->file, key->name, key->is_qualified),
-                            share_of(use->self, profile.stacks()),
-                            share_of(use->total, profile.stacks()),
-                            share_of(use->active, profile.active_stacks()));
+        add(text, python_targets_line(key->file, key->name, key->is_qualified),
+            "  #" + shares(*use));
     std::string lines;
     for (const NativeEntry& entry : ranked_native(discovery)) {
         if (entry.is_never_called()) continue;
-        lines += native_line(entry) + "  #";
-        if (entry.use != nullptr)
-            lines += fmt::format(" self {} total {} active {}",
-                                 share_of(entry.use->self, profile.stacks()),
-                                 share_of(entry.use->total, profile.stacks()),
-                                 share_of(entry.use->active, profile.active_stacks()));
+        std::string comment = "  #" + (entry.use != nullptr ? shares(*entry.use) : "");
         if (entry.counted != nullptr)
-            lines += fmt::format(" {} calls/s in {} processes", rate_of(*entry.counted),
-                                 entry.counted->calls.size());
-        lines += "\n";
+            comment += fmt::format(" {} calls/s in {} processes", rate_of(*entry.counted),
+                                   entry.counted->calls.size());
+        add(lines, native_line(entry), comment);
     }
     if (!lines.empty())
         text += fmt::format("\n# native, by active share of {} stacks, then by calls per second\n",
                             show_count(profile.stacks())) +
                 lines;
+    if (left_out > 0)
+        text += fmt::format("\n# {} more have names that no line can hold\n", show_count(left_out));
     return text;
 }
 

@@ -263,12 +263,16 @@ std::string comparison_table(const experiment::Comparison& comparison, const Sty
                  {"B - A", true, false},
                  {"95% INTERVAL", true, false},
                  {"", false, false}});
-    for (const experiment::ComparedTarget& target : comparison.targets)
+    for (const experiment::ComparedTarget& target : comparison.targets) {
+        const bool is_known = std::isfinite(target.difference.error);
         table.add_row({printable(target.name), fmt::format("{:.3f}", target.a.value),
                        fmt::format("{:.3f}", target.b.value),
-                       fmt::format("{:+.3f}", target.difference.value),
+                       is_known ? fmt::format("{:+.3f}", target.difference.value) : "-",
                        show_interval(target.difference),
-                       target.p < 0.05 ? paint(style, Tone::kBad, "differs") : "no difference"});
+                       !is_known         ? "not known"
+                       : target.p < 0.05 ? paint(style, Tone::kBad, "differs")
+                                         : "no difference"});
+    }
     text += table.render(style);
     for (const std::string& name : comparison.only_a)
         text += "only in a: " + printable(name) + "\n";

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "experiment/analysis.h"
+#include "experiment/comparison.h"
 #include "experiment/document.h"
 #include "experiment/gate.h"
 #include "report/table.h"

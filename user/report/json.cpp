@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include "report/json.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "report/json_parts.h"
 #include "report/text.h"
+#include "util/text.h"
 
 namespace speedbump::report {
 
@@ -14,6 +17,21 @@ using nlohmann::ordered_json;
 
 std::string to_line(const ordered_json& document) {
     return document.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+std::string shown_json(std::string_view json) {
+    std::string shown;
+    shown.reserve(json.size());
+    for (size_t at = 0; at < json.size();) {
+        const Character character = decode_character(json, at);
+        const std::string_view bytes = json.substr(at, character.bytes);
+        at += character.bytes;
+        if (character.code < 0x7f || printable(bytes) == bytes)
+            shown += bytes;
+        else // no more than 16 bits: printable() escapes none beyond, and no byte is invalid here
+            shown += fmt::format("\\u{:04x}", std::min<uint32_t>(character.code, 0xfffd));
+    }
+    return shown;
 }
 
 ordered_json document_head(const Context& context, const std::string& schema) {

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/features.h"
@@ -39,6 +40,10 @@ std::string attach_final_json(const Context& context, const session::SessionOpti
 // Schema speedbump/session/1: a live session of the loader `pid` as it stands.
 std::string session_json(const Context& context, pid_t pid, const session::SessionOptions& options,
                          const Snapshot& snapshot, const TargetsFile& file);
+
+// A JSON document with all in it escaped that a terminal would not show as a plain character: JSON
+// alone leaves what is no control character of ASCII. The same document to who parses it.
+std::string shown_json(std::string_view json);
 
 // Schema speedbump/check/1.
 std::string check_json(const Context& context, const CheckReport& report, const TargetsFile& file);
