@@ -26,7 +26,8 @@ NAKED void work_late() {
     __asm__(BEGINS_WITH_LANDING);
 }
 
-// Begins with an instruction that the kernel refuses to probe. Adds 1 to the int at 64 below the stack pointer.
+// Begins with an instruction that the kernel refuses to probe. Adds 1 to the int at 64 below the
+// stack pointer.
 NAKED void locked_work() {
     __asm__(BEGINS_WITH_LOCK);
 }

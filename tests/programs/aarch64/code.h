@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// Whole functions by their first instruction. There are no naked ones here: what needs no frame gets
-// none, and the compiler's own return is never reached.
+// Whole functions by their first instruction. There are no naked ones here: what needs no frame
+// gets none, and the compiler's own return is never reached.
 #define NAKED [[gnu::noinline, gnu::used]]
 #define BEGINS_WITH_PUSH "stp x29, x30, [sp, #-16]!\n ldp x29, x30, [sp], #16\n ret"
 #define BEGINS_WITH_NOP "nop\n ret"
