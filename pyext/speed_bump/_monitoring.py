@@ -124,8 +124,9 @@ def install(config: Config) -> bool:
         False for a disabled config or one without targets: then nothing is changed.
 
     Raises:
-        RuntimeError: A speedbump session is attached from outside with this very core, or all
-            tool ids of sys.monitoring are taken.
+        RuntimeError: A speedbump session is attached from outside with this very core, all tool
+            ids of sys.monitoring are taken, or this is a subinterpreter with a GIL of its own and
+            there is nothing to join (before Python 3.15).
     """
     global _config, _guest
     if not config.enabled or not config.targets:

@@ -10,6 +10,7 @@
 #include "internal/pycore_ceval.h"
 #include "internal/pycore_gc.h"
 #include "internal/pycore_interp.h"
+#include "internal/pycore_long.h"
 #include "internal/pycore_pystate.h"
 #include "internal/pycore_runtime.h"
 
@@ -26,6 +27,62 @@
 #define SB_MODULES(state) (state)->modules
 #endif
 
+// What the interpreter says itself, for debuggers, of what lies around all that is used here. The
+// sizes are no matter: they change with options of its build that no header tells of
+// (--enable-experimental-jit).
+static bool offsets_agree(void) {
+#if PY_VERSION_HEX >= 0x030D0000
+    const _Py_DebugOffsets *told = &_PyRuntime.debug_offsets;
+    return told->runtime_state.interpreters_head == offsetof(_PyRuntimeState, interpreters.head) &&
+           told->interpreter_state.id == offsetof(PyInterpreterState, id) &&
+           told->interpreter_state.next == offsetof(PyInterpreterState, next) &&
+           told->interpreter_state.threads_head == offsetof(PyInterpreterState, threads.head) &&
+           told->interpreter_state.gc == offsetof(PyInterpreterState, gc) &&
+           told->interpreter_state.imports_modules ==
+               offsetof(PyInterpreterState, imports.modules) &&
+           told->interpreter_state.ceval_gil == offsetof(PyInterpreterState, ceval.gil) &&
+           told->thread_state.interp == offsetof(PyThreadState, interp) &&
+           told->thread_state.status == offsetof(PyThreadState, _status);
+#else
+    return true;
+#endif
+}
+
+// What functions of the interpreter return against what lies where the headers say.
+static bool answers_agree(void) {
+    PyInterpreterState *own = PyInterpreterState_Get();
+    PyObject *dict = PyInterpreterState_GetDict(own); // may make it
+    return PyThreadState_Get()->interp == own && own->id == PyInterpreterState_GetID(own) &&
+           own->dict == dict && SB_MODULES(own) == PyImport_GetModuleDict() &&
+           _PyRuntime.interpreters.main == PyInterpreterState_Main();
+}
+
+// The same of what lies after the audit hooks, which no function tells of.
+static bool audit_hooks_agree(void) {
+#if PY_VERSION_HEX >= 0x030C0000 && !SB_GUARDS
+    PyObject *builtins = PyDict_GetItemString(PyImport_GetModuleDict(), "builtins");
+    if (builtins == NULL || !PyModule_Check(builtins)) return false;
+    PyObject *isinstance = PyDict_GetItemString(PyModule_GetDict(builtins), "isinstance");
+    PyObject *zero = PyLong_FromLong(0);
+    Py_XDECREF(zero);
+    return isinstance != NULL &&
+           isinstance == PyInterpreterState_Get()->callable_cache.isinstance &&
+           zero == (PyObject *)&_PyLong_SMALL_INTS[_PY_NSMALLNEGINTS];
+#else
+    return true;
+#endif
+}
+
+int sb_layout_is_known(void) {
+    static int asked; // 1: it is, -1: it is not
+    int known = __atomic_load_n(&asked, __ATOMIC_RELAXED);
+    if (known == 0) {
+        known = offsets_agree() && answers_agree() && audit_hooks_agree() ? 1 : -1;
+        __atomic_store_n(&asked, known, __ATOMIC_RELAXED);
+    }
+    return known > 0;
+}
+
 // The lock of the list, under which no interpreter is freed, as HEAD_LOCK() in pycore_pystate.h. A
 // thread that waits for it in PyMutex_Lock() would give the GIL up. False: it is held for long.
 static bool lock_list(void) {
@@ -39,7 +96,9 @@ static bool lock_list(void) {
     }
     return false;
 #else
-    return PyThread_acquire_lock(_PyRuntime.interpreters.mutex, WAIT_LOCK) != 0;
+    const PY_TIMEOUT_T longest_us = 100000;
+    return PyThread_acquire_lock_timed(_PyRuntime.interpreters.mutex, longest_us, 0) ==
+           PY_LOCK_ACQUIRED;
 #endif
 }
 
@@ -57,7 +116,7 @@ static bool shares_gil(const PyInterpreterState *state, const PyInterpreterState
     (void)other;
     return false;
 #elif PY_VERSION_HEX >= 0x030C0000
-    return state->ceval.gil == other->ceval.gil;
+    return state == other || (sb_layout_is_known() && state->ceval.gil == other->ceval.gil);
 #else
     (void)state;
     (void)other;
@@ -75,8 +134,8 @@ static bool can_visit(const PyInterpreterState *state, const PyInterpreterState 
 #else
     if (!shares_gil(state, own)) return false;
 #if PY_VERSION_HEX >= 0x030C0000
-    // They would be told of our callback, and run Python code.
-    if (state->audit_hooks != NULL) return false;
+    // They would be told of our callback, and run code of the program.
+    if (state->audit_hooks != NULL || _PyRuntime.audit_hooks.head != NULL) return false;
 #endif
     return true;
 #endif
@@ -85,6 +144,12 @@ static bool can_visit(const PyInterpreterState *state, const PyInterpreterState 
 size_t sb_list_others(int64_t *ids, size_t room, size_t *closed) {
     const PyInterpreterState *own = PyInterpreterState_Get();
     size_t count = 0;
+    if (!sb_layout_is_known()) {
+        // The main one is the last of the list.
+        const PyInterpreterState *main = PyInterpreterState_Main();
+        *closed = own != main || PyInterpreterState_Head() != main;
+        return 0;
+    }
     *closed = 1;
     if (!lock_list()) return 0;
     *closed = 0;
@@ -98,6 +163,14 @@ size_t sb_list_others(int64_t *ids, size_t room, size_t *closed) {
     }
     unlock_list();
     return count;
+}
+
+int sb_is_there(int64_t id) {
+    if (!lock_list()) return 1;
+    PyInterpreterState *state = PyInterpreterState_Head();
+    while (state != NULL && state->id != id) state = PyInterpreterState_Next(state);
+    unlock_list();
+    return state != NULL;
 }
 
 #if SB_GUARDS
@@ -192,6 +265,7 @@ int sb_runs_beside_others(void) {
 
 void sb_visit_frozen(int (*visit)(PyObject *, void *), void *argument) {
 #if PY_VERSION_HEX < 0x030E0000 && !defined(Py_GIL_DISABLED)
+    if (!sb_layout_is_known()) return;
     PyGC_Head *head = &PyInterpreterState_Get()->gc.permanent_generation.head;
     for (PyGC_Head *object = _PyGCHead_NEXT(head); object != head; object = _PyGCHead_NEXT(object))
         visit((PyObject *)(object + 1), argument);

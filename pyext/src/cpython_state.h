@@ -14,8 +14,14 @@ extern "C" {
 // What CPython tells in no other way than by its state. Called with the GIL held, which none of
 // these gives up where sb_keeps_gil() says so.
 
+// Whether the state lies in the running Python as in the one whose headers this was compiled with:
+// one core serves all patch releases of a minor version, and some have moved it (gh-149242). If
+// not, no other interpreter is visited, and no frozen object shown. Asked once.
+int sb_layout_is_known(void);
+
 // The IDs of the interpreters, but for the running one, that can be visited, up to `room`. Counts
-// in `*closed` those that can't: who ends one, or makes it, may do so while we are in it.
+// in `*closed` those that can't: who ends one, or makes it, may do so while we are in it. Where the
+// layout is not known all of them are one.
 size_t sb_list_others(int64_t* ids, size_t room, size_t* closed);
 
 // Has the calling thread run in that interpreter instead of its own; null when it can't be visited
@@ -23,11 +29,14 @@ size_t sb_list_others(int64_t* ids, size_t room, size_t* closed);
 void* sb_visit(int64_t id);
 void sb_leave(void* visit);
 
+// Whether there still is such an interpreter, which may be one that ends.
+int sb_is_there(int64_t id);
+
 // Whether a visitor must not give the GIL up, nor run Python code.
 int sb_keeps_gil(void);
 
 // Whether threads of the running interpreter run beside those of others: it has a GIL of its own,
-// or there is none.
+// or there is none. In doubt they do.
 int sb_runs_beside_others(void);
 
 // Calls `visit` with every object that gc.freeze() has put aside, where the collector passes over

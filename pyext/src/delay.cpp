@@ -9,7 +9,7 @@ Live g_live;
 namespace {
 
 sb_slot* claim_slot() {
-    return session_table().claim(SB_WRITER(g_live.place.pid_namespace, g_live.pid));
+    return g_live.table->claim(SB_WRITER(g_live.place.pid_namespace, g_live.pid));
 }
 
 #if SB_FREE_THREADED

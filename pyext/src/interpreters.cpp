@@ -81,6 +81,7 @@ size_t for_each_interpreter(const std::function<bool(bool keeps_gil)>& work) {
             {
                 const Visit visit(other);
                 done = !visit || work(sb_keeps_gil() != 0);
+                if (!visit && sb_is_there(other) != 0) ++closed;
             }
             if (!done) give_turn(now_ns() - begin);
         }

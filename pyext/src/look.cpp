@@ -100,14 +100,12 @@ class Turns {
   public:
     explicit Turns(Look& look) : look_(look), since_(now_ns()) {}
 
-    // Called again and again; false: to go on no longer.
-    bool next() {
+    // Called again and again; false: to go on no longer. `lasts`: what was done last need not be
+    // done again when it has to end.
+    bool next(bool lasts = false) {
+        if (look_.keeps_gil) return !lasts || next_lasting();
         constexpr uint64_t kLongestNs = 5'000'000;
         const uint64_t held = now_ns() - since_;
-        if (look_.keeps_gil) {
-            look_.is_unfinished = held >= longest_;
-            return !look_.is_unfinished;
-        }
         if (held < kHoldNs) return true;
         {
             const WithoutGil without;
@@ -120,16 +118,21 @@ class Turns {
         return !look_.is_stopped;
     }
 
-    // What comes now need not be done again when it has to end: where the GIL can't be given up it
-    // may take as long again.
-    void begin_lasting() { longest_ = 2 * std::max(now_ns() - since_, kHoldNs); }
-
   private:
     static constexpr uint64_t kHoldNs = 1'000'000;
 
+    // Where the GIL can't be given up, what lasts may take as long again as all that had to be done
+    // before the first of it, which is always done: each visit comes further than the one before.
+    bool next_lasting() {
+        const uint64_t now = now_ns();
+        if (ends_ == 0) ends_ = now + std::max(now - since_, kHoldNs);
+        look_.is_unfinished = now >= ends_;
+        return !look_.is_unfinished;
+    }
+
     Look& look_;
     uint64_t since_;
-    uint64_t longest_ = ~uint64_t{0};
+    uint64_t ends_ = 0; // of what lasts; 0: nothing of it is done yet
 };
 
 struct Collecting {
@@ -159,13 +162,11 @@ bool collect_functions(std::vector<Ref>& functions, const Modules& modules, cons
         &collecting);
 }
 
-// Calls `use` with each function, in turns with the program.
+// Calls `use`, which returns whether that lasts, with each function, in turns with the program.
 template <typename Use>
 bool in_turns(std::vector<Ref>& functions, Turns& turns, Use use) {
-    return std::all_of(functions.begin(), functions.end(), [&](Ref& function) {
-        use(function);
-        return turns.next();
-    });
+    return std::all_of(functions.begin(), functions.end(),
+                       [&](Ref& function) { return turns.next(use(function)); });
 }
 
 // All functions of the interpreter that are to be looked at, their code's names known.
@@ -178,20 +179,26 @@ bool collect_named_functions(Interpreter& interpreter, std::vector<Ref>& functio
     const auto note_nested = [&](const Ref& function) {
         note_nested_names(interpreter,
                           reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function.get())));
+        return false;
     };
-    if (in_turns(functions, turns, note_nested))
-        in_turns(functions, turns,
-                 [&](const Ref& function) { note_function_name(interpreter, function.get()); });
+    if (in_turns(functions, turns, note_nested)) {
+        in_turns(functions, turns, [&](const Ref& function) {
+            note_function_name(interpreter, function.get());
+            return false;
+        });
+    }
     return true;
 }
 
-// Calls `use` with the code and the globals of each function, and lets go of it.
+// Calls `use`, which returns whether that lasts, with the code and the globals of each function,
+// and lets go of it.
 template <typename Use>
 void for_each_function(std::vector<Ref>& functions, Turns& turns, Use use) {
     in_turns(functions, turns, [&](Ref& function) {
-        use(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function.get())),
-            PyFunction_GET_GLOBALS(function.get()));
+        const bool lasts = use(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function.get())),
+                               PyFunction_GET_GLOBALS(function.get()));
         function = Ref();
+        return lasts;
     });
 }
 
@@ -215,16 +222,18 @@ bool look_at_existing(Interpreter& interpreter, Look& look) {
     if (!turns.next()) return true;
     if (!collect_named_functions(interpreter, functions, modules, look, turns)) return false;
     if (look.is_stopped) return true;
-    turns.begin_lasting();
     for_each_function(functions, turns, [&](PyCodeObject* code, PyObject* globals) {
+        bool has_decided = false;
         // An inner function is known as soon as the outer one is.
         for_each_nested(code, [&](PyCodeObject* nested) {
             const auto known = static_cast<Decision>(
                 reinterpret_cast<uintptr_t>(code_extra(nested, interpreter.decision_index)));
             if (is_current(known)) return false;
             decide(interpreter, nested, globals);
+            has_decided = true;
             return true;
         });
+        return has_decided;
     });
     if (!look.is_stopped && !look.is_unfinished) modules.add_new(look.known, look.modules);
     return true;
@@ -250,6 +259,7 @@ bool list_functions(Interpreter& interpreter, bool keeps_gil, std::vector<FoundF
                 {0, module, qualified_name(interpreter, nested), text_of(nested->co_filename)});
             return true;
         });
+        return false;
     });
     return true;
 }

@@ -104,6 +104,16 @@ void write_target(uint32_t index, const Settings& settings) {
     __atomic_store_n(&target.delay_ns, settings.delay_ns, __ATOMIC_RELEASE);
 }
 
+// The hook of an interpreter with another GIL could not be taken out, and the threads that are in
+// it not waited for: they are not counted (InHook), and without guards nobody can go there.
+void require_shared_gil() {
+    if (!SB_FREE_THREADED && sb_keeps_gil() != 0 && sb_runs_beside_others() != 0) {
+        throw std::runtime_error(
+            "a subinterpreter with a GIL of its own can't change what is slowed: install in one "
+            "that shares the main interpreter's");
+    }
+}
+
 void require_own_session() {
     if (!has_session()) throw std::runtime_error("speed_bump is not installed");
     if (!session_identity().empty()) {
@@ -112,12 +122,14 @@ void require_own_session() {
 }
 
 void check_index(uint32_t index) {
+    require_shared_gil();
     require_own_session();
     if (index >= session_table().target_count()) throw py::index_error("no such target");
 }
 
 void uninstall() {
     if (!has_session()) return;
+    require_shared_gil();
     require_own_session();
     stop_delays();
     unhook_everywhere();
@@ -126,6 +138,7 @@ void uninstall() {
 
 void install(std::vector<TargetLine> lines, const std::vector<Settings>& settings) {
     if (lines.size() != settings.size()) throw py::value_error("one settings per line");
+    require_shared_gil();
     if (has_session()) require_own_session();
     uninstall();
     Interpreter& interpreter = interpreter_here();
@@ -183,7 +196,9 @@ void set_delay(uint32_t index, uint64_t delay_ns) {
 // (calls, delays, requested_ns, measured_ns) of every target, over this process and its children.
 std::vector<std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>> stats() {
     require_own_session();
-    const Table& table = session_table();
+    const InHook in(sb_runs_beside_others() != 0); // the session may end beside us
+    if (g_live.running.load() == 0) throw std::runtime_error("speed_bump is not installed");
+    const Table& table = *g_live.table;
     std::vector<std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>> sums(table.target_count());
     for (uint32_t slot = 0; slot < table.slot_count(); ++slot) {
         sb_slot* here = table.slot(slot);

@@ -22,6 +22,7 @@
 
 #include "calibrate.h"
 #include "clock.h"
+#include "cpython_state.h"
 #include "gil.h"
 #include "groups.h"
 #include "interpreters.h"
@@ -48,6 +49,7 @@ struct Channel {
     std::deque<FoundFunction> found;
     bool exiting = false;
     bool done = false;
+    bool is_in_use = false; // a thread that is stopped may be in on_found()
 };
 
 // The channel being served; null in a forked child, whose copies of its locks may be taken.
@@ -211,12 +213,32 @@ void on_found(FoundFunction function) {
     if (is_first) wake(*channel);
 }
 
-std::vector<std::string> hook_everywhere(bool looks_later) {
+// Whether the loader has gone, or the interpreter ends.
+bool is_abandoned(Channel& channel) {
+    pollfd event{channel.socket.get(), 0, 0};
+    if (::poll(&event, 1, 0) > 0) return true;
+    const std::lock_guard lock(channel.mutex);
+    return channel.exiting;
+}
+
+// What became of those interpreters that were not entered.
+std::string left_alone_text(size_t count) {
+    if (sb_layout_is_known() == 0)
+        return "the subinterpreters are left alone: this release of Python lays them out otherwise "
+               "than the one that the core was built with";
+    return std::to_string(count) + (count == 1 ? " subinterpreter is" : " subinterpreters are") +
+           " left alone: only those can be entered safely that share the main one's GIL, have no "
+           "audit hooks, and neither begin nor end just now";
+}
+
+std::vector<std::string> hook_everywhere(Channel& channel, bool looks_later) {
     std::vector<std::string> warnings;
     const Interpreter* last = nullptr;
     const size_t left_alone = for_each_interpreter([&](bool keeps_gil) {
+        if (is_abandoned(channel)) return true;
         Interpreter* interpreter = this_interpreter();
         Look look;
+        look.goes_on = [&channel] { return !is_abandoned(channel); };
         look.keeps_gil = keeps_gil;
         const bool again =
             interpreter != nullptr && std::exchange(last, interpreter) == interpreter;
@@ -227,12 +249,7 @@ std::vector<std::string> hook_everywhere(bool looks_later) {
         }
         return !look.is_unfinished;
     });
-    if (left_alone > 0)
-        warnings.push_back(
-            std::to_string(left_alone) +
-            (left_alone == 1 ? " subinterpreter is" : " subinterpreters are") +
-            " left alone: only those can be entered safely that share the main one's "
-            "GIL, have no audit hooks, and neither begin nor end just now");
+    if (left_alone > 0) warnings.push_back(left_alone_text(left_alone));
     return warnings;
 }
 
@@ -455,7 +472,7 @@ void take_part(Channel& channel, Packet first) {
         if (Result<void> begun = begin_session(std::move(begin->spec)); !begun) {
             return refuse(channel, begun.error().message);
         }
-        for (std::string& warning : hook_everywhere(begin->looks_later))
+        for (std::string& warning : hook_everywhere(channel, begin->looks_later))
             warnings.push_back(std::move(warning));
     }
     const bool from_start = release_start();
@@ -469,7 +486,7 @@ void take_part(Channel& channel, Packet first) {
                                         {"matched", take_found(channel)},
                                         {"warnings", warnings}});
     unhook_everywhere();
-    end_session();
+    channel.is_in_use = !end_session();
     send_packet(channel, {{"op", "gone"}, {"reason", reason}});
 }
 
@@ -526,7 +543,7 @@ void run_session(Channel& channel) {
         if (has_session() && !session_identity().empty()) {
             stop_delays();
             unhook_everywhere();
-            end_session();
+            channel.is_in_use = !end_session();
         }
     }
     call_atexit("unregister", atexit_function.get());
@@ -548,14 +565,14 @@ void serve(int channel_fd) noexcept {
     std::unique_lock lock(channel->mutex);
     channel->done = true;
     channel->left.notify_all();
-    [[maybe_unused]] const bool waited_for = channel->exiting;
+    [[maybe_unused]] const bool is_held = channel->exiting || channel->is_in_use;
     lock.unlock();
-    // The thread in at_exit() still holds it, and the process ends. Without a GIL nobody can say
-    // whether it does: the few bytes of each session stay.
+    // The thread in at_exit() still holds it, and the process ends, or one that is stopped in a
+    // hook does. Without a GIL nobody can say whether any does: the few bytes of each session stay.
 #ifdef Py_GIL_DISABLED
     channel.release();
 #else
-    if (waited_for) channel.release();
+    if (is_held) channel.release();
 #endif
     PyErr_Clear();
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -181,6 +181,7 @@ Result<void> begin_session(SessionSpec spec) {
     }
     claim_anew();
     g_live.pid = static_cast<uint32_t>(::getpid());
+    g_live.table = &table;
     g_live.settings = table.settings();
     g_live.targets = table.targets();
     g_live.counters = table.counters();
@@ -211,7 +212,7 @@ std::atomic<uint32_t>& InHook::enter() {
     return threads;
 }
 
-void end_session() {
+bool end_session() {
     stop_delays();
     const bool is_left = wait_for_hooks();
     std::unique_ptr<Session> ended;
@@ -227,6 +228,7 @@ void end_session() {
         next_generation();
     }
     if (!is_left) (void)ended.release(); // its table stays, for the thread that is stopped in there
+    return is_left;
 }
 
 void set_place(const Place& place) {

@@ -70,9 +70,10 @@ struct SessionSpec {
 // The session's life. begin() replaces nothing: it is kInvalid while there is one.
 Result<void> begin_session(SessionSpec spec);
 // Delays in flight end at once; the hooks must have been removed from all interpreters before the
-// table goes: end_session() after unhook() everywhere.
+// table goes: end_session() after unhook() everywhere. It returns whether all threads have left the
+// hooks; if not, the table stays mapped.
 void stop_delays();
-void end_session();
+bool end_session();
 // The process is a child of the one that the session began in, and may be elsewhere.
 void set_place(const Place& place);
 bool has_session();
@@ -138,7 +139,8 @@ Decision decide(Interpreter& interpreter, PyCodeObject* code, PyObject* globals)
 
 // What the hooks read at every call.
 struct Live {
-    uint32_t pid = 0; // of this process: a hook makes no system call for it
+    uint32_t pid = 0;             // of this process: a hook makes no system call for it
+    const Table* table = nullptr; // of which the following are parts; there as long as it is mapped
     const sb_settings* settings = nullptr;
     const sb_target* targets = nullptr;
     sb_counters* counters = nullptr;

@@ -405,6 +405,70 @@ def test_subinterpreters(python):
     assert counts == {"__main__:f": [5, 5]}
 
 
+# What one with a GIL of its own is told that asks for what is the others' too.
+ASIDE = """
+import os, sys
+import speed_bump
+from speed_bump import Config, _core, install
+from speed_bump._patterns import parse_pattern
+config = Config(True, (parse_pattern("__main__:f", 1),), 1000, 1, 0, None)
+told = []
+def ask(what):
+    try:
+        what()
+    except RuntimeError as error:
+        told.append("GIL of its own" in str(error))
+    else:
+        told.append(None)
+if JOINS:
+    ask(lambda: install(config))
+for what in (_core.uninstall, lambda: _core.install([], []), speed_bump.slow("__main__:f").__enter__,
+             lambda: speed_bump.slow("__main__:g").__enter__(), lambda: _core.set_delay(0, 0)):
+    ask(what)
+os.write(WRITER, repr(told).encode())
+"""
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_subinterpreter_with_a_gil_of_its_own_changes_nothing(python, joins):
+    """The table would be gone under the threads of the main one, for which nothing waits."""
+    if not (3, 12) <= python.version < (3, 15) or python.name.endswith("t"):
+        pytest.skip("none has its own, or its threads can be waited for")
+    aside = python.file("aside.py", ASIDE)
+    failure, told, after = script(
+        python,
+        f"""
+        try:
+            import _interpreters as interpreters
+            run = interpreters.exec
+        except ImportError:
+            import _xxsubinterpreters as interpreters
+            run = interpreters.run_string
+        import os
+        def f(): pass
+        install(config("__main__:f", delay_ns=1000))
+        f()
+        id = interpreters.create()
+        reader, writer = os.pipe()
+        prelude = f"import sys; sys.path[:0] = {{sys.path!r}}; WRITER = {{writer}}; JOINS = {joins}"
+        try:
+            failure = run(id, prelude + open({aside!r}).read())
+        except Exception as error:
+            failure = str(error)
+        os.close(writer)
+        told = os.read(reader, 1000).decode()
+        interpreters.destroy(id)
+        f()
+        print(json.dumps([repr(failure), told, counts()]))
+        """,
+    )
+    if "does not support loading in subinterpreters" in failure:
+        pytest.skip("this core was built with pybind11 2, which subinterpreters refuse")
+    assert failure == "None"
+    assert told == str([None] * joins + [True] * 5)
+    assert after == {"__main__:f": [2, 2]}
+
+
 def test_install_cycles_leave_nothing(python):
     result = script(
         python,

@@ -52,7 +52,9 @@ def loop():
     while not stop:
         f()
 def start_loop():
-    threading.Thread(target=loop, daemon=True).start()
+    global looping
+    looping = threading.Thread(target=loop, daemon=True)
+    looping.start()
 
 def start_child():
     # Calls f for 2 s; notes how late it was done, and whether its hook is gone.
@@ -261,26 +263,29 @@ def test_modules_that_other_processes_told_of_are_not_looked_at(serve):
     assert more == [] and "outer" not in names, (names, more)
 
 
+def task(served, thread):
+    """The folder of a thread of the program."""
+    return pathlib.Path(f"/proc/{served.process.pid}/task/{served.ask(thread + '.native_id')}")
+
+
+def spent(served, thread):
+    """Its CPU time (ns)."""
+    return int((task(served, thread) / "schedstat").read_text().split()[0])
+
+
 def test_a_look_leaves_the_program_its_turns(serve):
     served, (channel,) = serve()
     served.ask("exec(''.join(f'def n{i}(): pass\\n' for i in range(30000)), globals())")
     served.ask("start_loop()")
     channel.begin(loader.Table(1), "__main__:*\n", look="later")
-
-    def spent():
-        return {path: int((path / "schedstat").read_text().split()[0])
-                for path in pathlib.Path(f"/proc/{served.process.pid}/task").iterdir()}
-
-    threads = sorted(spent(), key=lambda path: int(path.name))
-    _, server, loop = threads
-    before = spent()
+    before = spent(served, "server"), spent(served, "looping")
     channel.send({"op": "look"})
     names, _ = looked(channel)
-    after = spent()
+    after = spent(served, "server"), spent(served, "looping")
     assert len(names) > 30000
     # It gives the interpreter's lock up for as long as it has held it; to give it up for no time was
     # to keep it.
-    ours, its = (after[path] - before[path] for path in (server, loop))
+    ours, its = (end - begin for begin, end in zip(before, after))
     assert its > ours / 5, (ours, its)
 
 
@@ -835,6 +840,7 @@ def test_functions_that_are_frozen_are_found(python, serve):
     text = PROGRAM.replace("\nfor line in sys.stdin:", FROZEN + "\nfor line in sys.stdin:")
     for looks in ("now", "later"):
         served, (channel,) = serve(1, text)
+        assert served.ask("gc.get_freeze_count()") > 0  # it has come so far
         table = loader.Table(2)
         ready = channel.begin(table, "__main__:f\n__main__:Frozen.method\n", look=looks)
         names = {entry["name"] for entry in ready["matched"]}

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import pathlib
 import random
 import time
 
 import loader
 import pytest
 import test_serve
-from test_serve import PROGRAM, looked, wait_for
+from test_serve import PROGRAM, looked, spent, task, wait_for
 
 serve = test_serve.serve  # a fixture
 
@@ -27,6 +26,12 @@ except ImportError:
     else:
         make = lambda alone=False: i.create()
     run = i.run_string
+"""
+# A function of libc that returns 0.
+HOOK_IN_C = """
+import ctypes
+hook = ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p)
+assert ctypes.pythonapi.PySys_AddAuditHook(hook, None) == 0
 """
 # Makes and ends interpreters all the time, each with much to look at, which report what they have
 # worked out.
@@ -130,6 +135,23 @@ def test_one_with_audit_hooks_is_left_alone(python, serve):
     served.ask("i.destroy(id)")
 
 
+def test_one_with_audit_hooks_in_c_is_left_alone(python, serve):
+    """They are told of what happens in all interpreters."""
+    if python.version < (3, 12) or has_guards(python) or not has_gil(python):
+        pytest.skip("none is told of, or it is no matter")
+    served, (channel,) = serve(program=program(INTERPRETERS + HOOK_IN_C))
+    served.ask("globals().update(id=make())")
+    ready = channel.begin(loader.Table(1), "__main__:f\n")
+    assert [text[:30] for text in ready["warnings"]] == ["1 subinterpreter is left alone"]
+    served.ask("i.destroy(id)")
+
+
+def waits(served, thread):
+    """How often a thread of the program has waited for something."""
+    lines = (task(served, thread) / "status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt"))
+
+
 def test_a_look_into_one_leaves_the_program_its_turns(python, serve):
     if not has_gil(python):
         pytest.skip("there is no GIL to share")
@@ -138,18 +160,12 @@ def test_a_look_into_one_leaves_the_program_its_turns(python, serve):
     served.ask("""run(id, 'for k in range(30000): exec(f"def n{k}(): pass")')""")
     served.ask("start_loop()")
     channel.begin(loader.Table(1), "__main__:n*\n", look="later")
-
-    def spent():
-        return {path: int((path / "schedstat").read_text().split()[0])
-                for path in pathlib.Path(f"/proc/{served.process.pid}/task").iterdir()}
-
-    _, server, loop = sorted(spent(), key=lambda path: int(path.name))
-    before = spent()
+    before = spent(served, "server"), spent(served, "looping")
     channel.send({"op": "look"})
     names, _ = looked(channel)
-    after = spent()
+    after = spent(served, "server"), spent(served, "looping")
     assert sum(name[0] == "n" for name in names) == len(set(names)) == 30000
-    ours, its = (after[path] - before[path] for path in (server, loop))
+    ours, its = (end - begin for begin, end in zip(before, after))
     assert its > ours / 5, (ours, its)
     # And it gives way to the end.
     channel.send({"op": "look"})
@@ -157,6 +173,29 @@ def test_a_look_into_one_leaves_the_program_its_turns(python, serve):
     while (message := channel.receive())["op"] != "gone":
         assert message["op"] in ("matched", "looked")
     served.ask("globals().update(stop=True)")
+    served.ask("i.destroy(id)")
+
+
+@pytest.mark.parametrize("looks", ["now", "later"])
+def test_a_look_into_one_with_many_functions_comes_to_its_end(python, serve, looks):
+    """Each visit goes further than those before, which it has to pass over, and waits once after."""
+    if not has_gil(python):
+        pytest.skip("there is no GIL to share")
+    many = 100000
+    served, (channel,) = serve(program=program())
+    served.ask("globals().update(id=make())")
+    served.ask(f"""run(id, 'for k in range({many}): exec(f"def n{{k}}(): pass")')""")
+    before = waits(served, "server")
+    message = channel.begin(loader.Table(1), "__main__:n*\n", look=looks)
+    assert message["warnings"] == []
+    if looks == "now" and not has_guards(python):  # there it waits after each ms
+        assert waits(served, "server") - before < 50
+    if looks == "later":
+        channel.send({"op": "look"})
+    names = [one["name"] for one in message["matched"]]
+    while len(names) < many:
+        names += [one["name"] for one in channel.receive()["matched"]]
+    assert len(set(names)) == many
     served.ask("i.destroy(id)")
 
 

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <functional>
 #include <optional>
@@ -151,6 +152,18 @@ Result<void> hand_over(int socket, const Go& go, int channel, int core, const Fd
     return {};
 }
 
+// Waits until the thread of that region has taken note of the go: what it could not take of it, the
+// channel with it, is closed a moment before.
+void wait_for_note(pid_t pid, uint64_t region) {
+    constexpr milliseconds kNoteTimeout{200};
+    const RemoteMemory memory(pid);
+    const Clock::time_point deadline = Clock::now() + kNoteTimeout;
+    while (memory.value<uint32_t>(region + kDataOffset + offsetof(Region, state)) ==
+               kRegionWaiting &&
+           Clock::now() < deadline)
+        std::this_thread::sleep_for(milliseconds(1));
+}
+
 // Waits for the bootstrap's answer on the channel, from the thread of that region.
 Result<void> wait_for_core(pid_t pid, int channel, int pid_fd, uint64_t region,
                            milliseconds timeout, const Interpreter& interpreter,
@@ -170,6 +183,7 @@ Result<void> wait_for_core(pid_t pid, int channel, int pid_fd, uint64_t region,
         }
         if (fds[1].revents) return errno_error(fmt::format("process {}", pid), ESRCH);
         if (fds[0].revents & (POLLHUP | POLLERR)) {
+            wait_for_note(pid, region);
             if (std::optional<Error> failure = read_failure(pid, region))
                 return std::move(*failure);
             not_running = true;
