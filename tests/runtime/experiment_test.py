@@ -143,8 +143,9 @@ def test_dose_above_the_guard_ends_while_it_settles() -> None:
         ended.set()
         thread.join()
     assert "given up" in done.err and done.document["targets"][0]["doses_ns"] == [], done
-    # To settle would take 100 of them, each time; the guard's looks are 5 apart.
-    assert slow < 60, (slow, done)
+    # To settle would take 100 of them, each of two times; the guard's looks are 5 apart. A busy machine
+    # counts as slow what is not.
+    assert slow < 100, (slow, done)
     expect_restored(service.pid)
 
 

@@ -172,6 +172,22 @@ TEST(Counts, MakeNothingMatter) {
     EXPECT_GE(tally({9, 2, 0.1, false}, 10, 20).hidden, 18);
 }
 
+// In which a unit is worth a large part of it: the others tell as much as before.
+TEST(Counts, OfANearlyStalledSliceTakeNothingFromTheOthers) {
+    Document document = measured({100, 0.2, 0.1, true}, 20, 1);
+    const auto width = [&document] {
+        return analyse(document).progress.at(0).targets.at(0).shape.slope.interval.half_width();
+    };
+    const double before = width();
+    auto& slices = document.blocks[3].slices;
+    const auto plain = std::find_if(slices.begin(), slices.end(), [](const Slice& slice) {
+        return slice.arm.kind == ArmKind::kProbe;
+    });
+    ASSERT_NE(plain, slices.end());
+    plain->progress = plain->calls = {2};
+    EXPECT_LT(width(), 1.5 * before);
+}
+
 // A slice that ended without a unit can't be taken into account.
 TEST(Counts, OfLessThanAFewUnitsConcludeNothing) {
     for (const double units : {1.2, 3.0})

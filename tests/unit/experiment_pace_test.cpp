@@ -74,6 +74,29 @@ TEST(SlowdownWatch, ChanceIsNoSlowdown) {
     EXPECT_LE(told, 3 * kLooks / 10000);
 }
 
+TEST(SlowdownWatch, ATotalThatBeginsAnewIsNoSlowdown) {
+    SlowdownWatch watch;
+    for (uint64_t look = 1; look <= 400; ++look)
+        EXPECT_FALSE(watch.look(look * kTick, (look % 100) * 50, 0.1, kSecond / 1000)) << look;
+}
+
+TEST(Strikes, OfASlowServiceAreFurtherApart) {
+    constexpr uint64_t kEach = 4'000'000'000;
+    for (const double rate : {1000.0, 20.0}) {
+        Strikes strikes;
+        EXPECT_FALSE(strikes.add(kEach, kSecond / rate));
+        EXPECT_FALSE(strikes.add(2 * kEach, kSecond / rate));
+        EXPECT_TRUE(strikes.add(3 * kEach, kSecond / rate));
+        strikes.clear();
+        EXPECT_FALSE(strikes.add(4 * kEach, kSecond / rate));
+        EXPECT_FALSE(strikes.add(6 * kEach, kSecond / rate));
+        EXPECT_EQ(strikes.add(8 * kEach, kSecond / rate), rate < 50) << rate;
+    }
+    EXPECT_EQ(time_of_check(kSecond / 1000), std::chrono::milliseconds(250));
+    EXPECT_EQ(time_of_check(kSecond / 10), std::chrono::seconds(2));
+    EXPECT_EQ(time_of_check(kSecond), std::chrono::seconds(5));
+}
+
 // What the warm-up finds out of slices of 250 ms.
 double settled(double rate, double jitter, bool& is_steady) {
     std::mt19937_64 random(1);

@@ -7,11 +7,14 @@
 #include <utility>
 
 #include "experiment/anytime.h"
+#include "util/clock.h"
 #include "util/numbers.h"
 
 namespace speedbump::experiment {
 
 namespace {
+
+using std::chrono::nanoseconds;
 
 // The slowest waves of a run, up to four in it: they have the noise of all that hangs together for
 // less than that. Fewer would need a larger t.
@@ -23,6 +26,13 @@ constexpr double kSteady = 0.1; // their spread
 
 const double kNoChance = std::log(1e4);
 constexpr double kWatchNs = 1e9, kWatchUnits = 100;
+
+constexpr auto kShortestCheck = std::chrono::milliseconds(250);
+constexpr auto kLongestCheck = std::chrono::seconds(5);
+constexpr double kCheckUnits = 20;
+constexpr size_t kStrikes = 3;
+constexpr auto kStrikesWithin = std::chrono::seconds(10);
+constexpr double kStrikesWithinUnits = 500; // where that is longer: a guard needs up to 100
 
 Stretch sum_of(std::span<const Stretch> stretches) {
     Stretch sum;
@@ -196,6 +206,7 @@ std::optional<double> slowdown_beyond(double max_slowdown, double time, uint64_t
 std::optional<double> SlowdownWatch::look(uint64_t at_ns, uint64_t units, double max_slowdown,
                                           double period) {
     const Look now{at_ns, units};
+    if (last_ && now.units < last_->units) since_ = last_ = now; // what counts them began anew
     const auto beyond = [&](const Look& from) {
         return slowdown_beyond(max_slowdown, static_cast<double>(now.at_ns - from.at_ns),
                                now.units - std::min(now.units, from.units), period);
@@ -208,6 +219,19 @@ std::optional<double> SlowdownWatch::look(uint64_t at_ns, uint64_t units, double
         static_cast<double>(now.at_ns - since_->at_ns) > std::max(kWatchNs, kWatchUnits * period))
         since_ = now;
     return slowdown;
+}
+
+std::chrono::nanoseconds time_of_check(double period) {
+    return std::clamp<nanoseconds>(nanoseconds(static_cast<int64_t>(kCheckUnits * period)),
+                                   kShortestCheck, kLongestCheck);
+}
+
+bool Strikes::add(uint64_t now_ns, double period) {
+    const auto within =
+        static_cast<uint64_t>(std::max(ns(kStrikesWithin), kStrikesWithinUnits * period));
+    strikes_.push_back(now_ns);
+    std::erase_if(strikes_, [&](uint64_t strike) { return now_ns - strike > within; });
+    return strikes_.size() >= kStrikes;
 }
 
 } // namespace speedbump::experiment

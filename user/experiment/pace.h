@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -76,6 +77,22 @@ class SlowdownWatch {
         uint64_t units = 0;
     };
     std::optional<Look> last_, since_;
+};
+
+// How long to look without delays at whether they were what slowed a service: a slow one has few
+// units to tell it by. `period` of its units, in ns.
+std::chrono::nanoseconds time_of_check(double period);
+
+// A host that has other work slows for a moment, too: so many strikes of a guard within so long, it
+// is the delays.
+class Strikes {
+  public:
+    // One at this moment (monotonic_ns()): whether there are too many.
+    bool add(uint64_t now_ns, double period);
+    void clear() { strikes_.clear(); }
+
+  private:
+    std::vector<uint64_t> strikes_;
 };
 
 } // namespace speedbump::experiment

@@ -192,11 +192,18 @@ Result<void> ProgressProbes::follow(const std::vector<session::ProcessInfo>& pro
     std::erase_if(known_, [&](pid_t pid) { return !listed.contains(pid); });
     Files files;
     if (auto looked = look(born, files); !looked) return looked;
+    const auto is_mapped = [&files](const Batch& batch) {
+        return std::any_of(files.begin(), files.end(),
+                           [&batch](const auto& one) { return one.second.contains(batch.file); });
+    };
     for (Batch& batch : batches_) {
         std::erase_if(batch.narrow, [&](const auto& one) { return !alive.contains(one.first); });
-        const bool concerned = std::any_of(files.begin(), files.end(), [&batch](const auto& one) {
-            return one.second.contains(batch.file);
-        });
+        // Wide probes are hit through all mounts of what is below: there none may stay narrow.
+        const bool concerned =
+            std::any_of(batches_.begin(), batches_.end(), [&](const Batch& other) {
+                return (&other == &batch || other.below.is_that_of(batch.below)) &&
+                       is_mapped(other);
+            });
         if (batch.is_wide || (!concerned && !missed)) continue;
         if (auto done = widen(batch); !done) return done;
     }

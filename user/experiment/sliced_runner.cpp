@@ -23,18 +23,10 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr auto kGuardTick = milliseconds(50);
-// Of whether it was the delays: so long, and so many units of a slow service.
-constexpr auto kCheckSlice = milliseconds(250), kLongestCheck = milliseconds(5000);
-constexpr double kCheckUnits = 20;
 constexpr double kLargestShare = 1; // of a unit's time
 constexpr size_t kPiloted = 10;     // of so many targets at most, hidden ones get larger doses
-// A host that has other work slows for a moment, too: so many times within so long, it is the
-// delays.
-constexpr size_t kStrikes = 3;
-constexpr auto kStrikesWithin = std::chrono::seconds(10);
-constexpr double kStrikesWithinUnits = 500; // where that is longer: the guard needs up to 100
-constexpr double kFirstLook = 1; // s, until the intervals are looked at for the first time
-constexpr double kShownEach = 1; // s
+constexpr double kFirstLook = 1;    // s, until the intervals are looked at for the first time
+constexpr double kShownEach = 1;    // s
 constexpr double kLookGrowth = 1.5;
 
 class SlicedRunner {
@@ -50,7 +42,6 @@ class SlicedRunner {
     TrialPlan plan() const;
     Result<void> run_trial(); // until a limit, or smaller doses are wanted
     bool is_by_delays();
-    bool is_struck_too_often();
     void leave_out_largest(Trial& trial, const std::string& why);
     bool may_begin_smaller() const;
     void begin_smaller();
@@ -71,7 +62,7 @@ class SlicedRunner {
     double shown_s_ = 0;
     uint8_t highest_ = kLevels; // level that is drawn: the guards left out what is larger
     Guard guard_{document_.settings};
-    std::vector<uint64_t> strikes_; // of the guard, when
+    Strikes strikes_;
 };
 
 // A hit counts for the slice in which it came: its delay is to be over within it.
@@ -126,22 +117,11 @@ TrialPlan SlicedRunner::plan() const {
 // Without any delay: is the service as fast as it was? If not, others slowed it.
 bool SlicedRunner::is_by_delays() {
     const double before = subject_.period();
-    const auto wanted = nanoseconds(static_cast<int64_t>(kCheckUnits * before));
-    const auto slice = subject_.measure(
-        {ArmKind::kProbe, 0, {}}, std::clamp<nanoseconds>(wanted, kCheckSlice, kLongestCheck));
+    const auto slice = subject_.measure({ArmKind::kProbe, 0, {}}, time_of_check(before));
     if (!slice || slice->progress[0] == 0) return false;
     subject_.follow_period(*slice);
     return !slowdown_beyond(request_.max_slowdown / 2, ns(slice->progress_time[0]),
                             slice->progress[0], before);
-}
-
-bool SlicedRunner::is_struck_too_often() {
-    const uint64_t now = monotonic_ns();
-    const auto within = static_cast<uint64_t>(
-        std::max(ns(kStrikesWithin), kStrikesWithinUnits * subject_.period()));
-    strikes_.push_back(now);
-    std::erase_if(strikes_, [&](uint64_t strike) { return now - strike > within; });
-    return strikes_.size() >= kStrikes;
 }
 
 // What was measured with them stays right.
@@ -238,11 +218,13 @@ Result<void> SlicedRunner::run_trial() {
         if (const auto why = guard_.look(std::move(now), subject_.period())) {
             trial.end();
             keep_waits();
-            if (is_by_delays() && is_struck_too_often()) leave_out_largest(trial, *why);
+            if (is_by_delays() && strikes_.add(monotonic_ns(), subject_.period()))
+                leave_out_largest(trial, *why);
             if (subject_.stop()) break;
             waits = read_waits(subject_.pids());
             if (auto begun = trial.begin(); !begun) return begun;
             guard_.begin();
+            guard_.look(subject_.read(false), subject_.period());
         }
         if (request_.time.count() > 0 && subject_.elapsed() >= request_.time)
             subject_.stop() = Stop{"time", true};

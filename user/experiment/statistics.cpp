@@ -127,11 +127,12 @@ double loss_of(double residual, double scale) {
     return r <= kHuber ? r * r : kHuber * (2 * r - kHuber);
 }
 
-// Of one observation, of what is counted in whole units.
+// Of one observation, of what is counted in whole units. The median: in a slice that was nearly
+// stalled a unit is worth so much that an average would be its alone.
 double counting_error(std::span<const Observation> observations) {
-    double squares = 0;
-    for (const Observation& one : observations) squares += one.y_error * one.y_error;
-    return observations.empty() ? 0 : std::sqrt(squares / static_cast<double>(observations.size()));
+    std::vector<double> errors;
+    for (const Observation& one : observations) errors.push_back(one.y_error);
+    return errors.empty() ? 0 : median(std::move(errors));
 }
 
 // `fixed_scale`: take this one instead of the residuals' own.
@@ -355,13 +356,16 @@ ShapeEstimate fit_shape(std::span<const Observation> observations, uint64_t seed
     });
     const auto freedom = static_cast<double>(blocks.size() - 1);
     const double factor = fixed_weights_factor(hinge.weights);
+    const double xx = total(sums[best]).xx;
+    const double least = xx > 0 ? counting_error(observations) / std::sqrt(xx) : 0;
     const double grid = largest / static_cast<double>(kSlackSteps) / std::sqrt(12.0);
     const Estimate slack = estimate_of(
         slack_of(best), std::hypot(spread(slacks, blocks.size()) * factor, grid), freedom);
     if (slack.interval.low <= 0) return result;
     result.shape = Shape::kHinge;
     result.slack = slack;
-    result.slope = estimate_of(hinge.slope, spread(slopes, blocks.size()) * factor, freedom);
+    result.slope =
+        estimate_of(hinge.slope, std::max(spread(slopes, blocks.size()) * factor, least), freedom);
     result.base = hinge.base;
     return result;
 }

@@ -28,7 +28,10 @@ struct FileBelow {
     // Whether both are one file below, and at least one is seen through overlayfs.
     bool is_that_of(const FileBelow& other) const;
     // What to look for in the maps of other processes (mapped_of) to find who maps what is below.
-    FileKey wanted(const FileKey& key) const { return is_overlaid ? FileKey{0, number} : key; }
+    // By the number that maps show: of a file that was copied up it is another than stat's.
+    FileKey wanted(const FileKey& key) const {
+        return is_overlaid ? FileKey{0, static_cast<uint32_t>(key.inode)} : key;
+    }
 };
 // Nothing is known of a descriptor that can't be asked.
 FileBelow file_below(int descriptor);
