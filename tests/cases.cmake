@@ -17,6 +17,9 @@ if(SPEEDBUMP_SANITIZE MATCHES thread)
     set(CMAKE_GTEST_DISCOVER_TESTS_DISCOVERY_MODE PRE_TEST)
 endif()
 
+# Of gtest_discover_tests(): it starts the program, which a busy host may let wait for more than 5 s.
+set(SPEEDBUMP_PATIENT DISCOVERY_TIMEOUT 120)
+
 # add_python_cases(PREFIX FILE LABEL COMMAND... [PROPERTIES ...] [ENVIRONMENT ...])
 # PREFIX.CASE runs COMMAND, in which <case> stands for the case's name. Campaigns get that label, and hours.
 function(add_python_cases prefix file label)

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "experiment/analysis.h"
+#include "experiment/pace.h"
 #include "experiment/slices.h"
 #include "fleet/ensemble.h"
 #include "targets/parser.h"
@@ -34,9 +35,6 @@ constexpr int kPilotSteps = 8;
 constexpr double kLargestShare = 1;
 constexpr double kBeyondSlack = 0.4; // of what is injected
 constexpr size_t kPiloted = 10;
-constexpr size_t kStrikes = 3;
-constexpr auto kStrikesWithin = seconds(10);
-constexpr double kCheck = 0.25; // s, of whether it was the delays
 constexpr double kFirstLook = 1, kShownEach = 1, kLookGrowth = 1.5;
 
 class Coordinator {
@@ -80,7 +78,7 @@ class Coordinator {
     bool is_precise_ = false;                // as it was looked at last
     uint8_t highest_ =
         experiment::kLevels; // level that is drawn: the guards left out what is larger
-    std::vector<uint64_t> strikes_;
+    experiment::Strikes strikes_;
 };
 
 // As experiment::Subject::find_dose().
@@ -217,9 +215,12 @@ void Coordinator::begin_smaller() {
 
 // Without any delay: is the service as fast as it was? If not, others slowed it.
 bool Coordinator::is_by_delays() {
-    const auto stretch = all_.measure(std::vector<nanoseconds>(document_.targets.size()), kCheck);
+    const double before = all_.period();
+    const auto stretch = all_.measure(std::vector<nanoseconds>(document_.targets.size()),
+                                      ns(experiment::time_of_check(before)) / 1e9);
     if (!stretch || stretch->units == 0) return false;
-    return stretch->period() / all_.period() - 1 < request_.experiment.max_slowdown / 2;
+    return !experiment::slowdown_beyond(request_.experiment.max_slowdown / 2, stretch->time,
+                                        static_cast<uint64_t>(stretch->units), before);
 }
 
 // One host's guard ends the delays of all.
@@ -228,11 +229,8 @@ void Coordinator::deal_with_guard() {
     all_.epochs().end();
     all_.epochs().begin();
     if (!is_by_delays() || stop()) return;
-    const uint64_t now = monotonic_ns();
-    const auto within = static_cast<uint64_t>(nanoseconds(kStrikesWithin).count());
-    strikes_.push_back(now);
-    std::erase_if(strikes_, [&](uint64_t strike) { return now - strike > within; });
-    if (strikes_.size() >= kStrikes) leave_out_largest(all_.hosts().all()[host].name + ": " + why);
+    if (strikes_.add(monotonic_ns(), all_.period()))
+        leave_out_largest(all_.hosts().all()[host].name + ": " + why);
 }
 
 void Coordinator::note_ticks(uint64_t units) {

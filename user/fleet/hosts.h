@@ -30,8 +30,8 @@ struct Host {
     ClockOffset clock;
     std::optional<Error> failed; // it has ended, and why
 
-    // Whether it answers: delays are asked of it then. What a stalled link holds is not worth
-    // waiting for.
+    // Whether it answers, and its clock is known: delays are asked of it then. What a stalled link
+    // holds is not worth waiting for.
     bool is_in = false;
     size_t warnings = 0; // so far
     uint64_t pinged_ns = 0, ping_id = 0;
