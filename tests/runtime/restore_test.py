@@ -148,7 +148,7 @@ class MarkedService:
 
 class Moment:
     """Aims at the moment at which something changes, whatever the machine does beside: too early the
-    last time, later the next time."""
+    last time, later the next time; in long steps until it has been on both sides of it."""
 
     def __init__(self, first_guess: float):
         self.guess = first_guess
@@ -160,7 +160,8 @@ class Moment:
     def learn(self, has_changed: bool) -> None:
         self.early += not has_changed
         self.late += has_changed
-        self.guess *= 0.93 if has_changed else 1.07
+        step = 1.07 if self.early and self.late else 2
+        self.guess *= 1 / step if has_changed else step
 
 
 def kill_while_a_mark_is_counted(kills: int) -> None:

@@ -19,6 +19,7 @@ struct Offset {
 class ClockOffset {
   public:
     static constexpr size_t kKept = 1024;
+    static constexpr size_t kFewest = 16;
     static constexpr double kDrift = 20e-6; // of two clocks, as they may drift apart
 
     // All in ns; `theirs` is the time there when it answered. What can't be (an answer before its
@@ -28,6 +29,8 @@ class ClockOffset {
     // nullopt before the first answer.
     std::optional<Offset> best() const;
     size_t count() const { return trips_.size(); }
+    // Whether there were enough answers, since it jumped, that one of them was quick.
+    bool is_known() const { return trips_.size() >= kFewest; }
 
   private:
     struct Trip {

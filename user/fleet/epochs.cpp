@@ -136,8 +136,9 @@ Epochs::Pending* Epochs::pending_of(uint64_t slice) {
 }
 
 void Epochs::take(size_t host, Taken taken) {
-    const auto offset = hosts_.all()[host].clock.best();
-    if (taken.epoch != epoch_ || !offset) return;
+    const ClockOffset& clock = hosts_.all()[host].clock;
+    const auto offset = clock.best();
+    if (taken.epoch != epoch_ || !offset || !clock.is_known()) return;
     const int64_t began = static_cast<int64_t>(taken.began_ns) - offset->ahead;
     for (size_t i = 0; i < taken.slices.size(); ++i) {
         Pending* pending = pending_of(taken.first + i);

@@ -20,7 +20,6 @@ using std::chrono::nanoseconds;
 constexpr auto kTick = milliseconds(10);
 constexpr auto kPingEach = milliseconds(100), kFirstPingEach = milliseconds(5);
 constexpr size_t kFirstPings = 32;
-constexpr size_t kFewestPings = 16; // until its clock is known, also after it has jumped
 // A host that does not answer for so long is out; that a delay goes on there is prevented by the
 // agent itself.
 constexpr auto kPatience = milliseconds(700);
@@ -132,8 +131,7 @@ void Hosts::judge(size_t index) {
     if (host.failed || !host.attached) return;
     const uint64_t now = monotonic_ns();
     const bool answers = !host.is_pinged || now - host.pinged_ns < count(kPatience);
-    const bool is_in =
-        answers && host.clock.count() >= kFewestPings && host.link->unsent() < kMostUnsent;
+    const bool is_in = answers && host.clock.is_known() && host.link->unsent() < kMostUnsent;
     // A late answer is of a question that was held up: the next one tells.
     if (is_in && !host.is_in && host.answered_ns - host.pinged_ns > count(kPatience)) return;
     if (is_in == host.is_in) return;
