@@ -345,6 +345,43 @@ os.write(WRITER, repr(states).encode())
 """
 
 
+def in_subinterpreter(python, source, more=""):
+    """What `source` writes to WRITER in a subinterpreter of a program that slows its f, and the counts after
+    a call of it before and one behind."""
+    inside = python.file("inside.py", source)
+    failure, written, after = script(
+        python,
+        f"""
+        try:
+            import _interpreters as interpreters
+            run = interpreters.exec
+        except ImportError:
+            import _xxsubinterpreters as interpreters
+            run = interpreters.run_string
+        import os
+        def f(): pass
+        install(config("__main__:f", delay_ns=1000))
+        f()
+        id = interpreters.create()
+        reader, writer = os.pipe()
+        prelude = f"import sys; sys.path[:0] = {{sys.path!r}}; WRITER = {{writer}}{more}"
+        try:
+            failure = run(id, prelude + open({inside!r}).read())
+        except Exception as error:
+            failure = str(error)
+        os.close(writer)
+        written = os.read(reader, 1000).decode()
+        interpreters.destroy(id)
+        f()
+        print(json.dumps([repr(failure), written, counts()]))
+        """,
+    )
+    if "does not support loading in subinterpreters" in failure:
+        pytest.skip("this core was built with pybind11 2, which subinterpreters refuse")
+    assert failure == "None"
+    return written, after
+
+
 def test_subinterpreters(python):
     if python.version < (3, 12):
         result = script(
@@ -369,40 +406,9 @@ def test_subinterpreters(python):
         assert "from Python 3.12 on" in result[0] or result[0] == "imported"
         assert result[1] == {"__main__:f": [1, 1]}
         return
-    inside = python.file("inside.py", INSIDE)
-    result = script(
-        python,
-        f"""
-        try:
-            import _interpreters as interpreters
-            run = interpreters.exec
-        except ImportError:
-            import _xxsubinterpreters as interpreters
-            run = interpreters.run_string
-        import os
-        def f(): pass
-        install(config("__main__:f", delay_ns=1000))
-        f()
-        id = interpreters.create()
-        reader, writer = os.pipe()
-        prelude = f"import sys; sys.path[:0] = {{sys.path!r}}; WRITER = {{writer}}"
-        try:
-            failure = run(id, prelude + open({inside!r}).read())
-        except Exception as error:
-            failure = str(error)
-        os.close(writer)
-        states = os.read(reader, 1000).decode()
-        interpreters.destroy(id)
-        f()
-        print(json.dumps([repr(failure), states, counts()]))
-        """,
-    )
-    failure, states, counts = result
-    if "does not support loading in subinterpreters" in failure:
-        pytest.skip("this core was built with pybind11 2, which subinterpreters refuse")
-    assert failure == "None"
+    states, after = in_subinterpreter(python, INSIDE)
     assert states == "[True, True, 3, False]"
-    assert counts == {"__main__:f": [5, 5]}
+    assert after == {"__main__:f": [5, 5]}
 
 
 # What one with a GIL of its own is told that asks for what is the others' too.
@@ -434,37 +440,7 @@ def test_a_subinterpreter_with_a_gil_of_its_own_changes_nothing(python, joins):
     """The table would be gone under the threads of the main one, for which nothing waits."""
     if not (3, 12) <= python.version < (3, 15) or python.name.endswith("t"):
         pytest.skip("none has its own, or its threads can be waited for")
-    aside = python.file("aside.py", ASIDE)
-    failure, told, after = script(
-        python,
-        f"""
-        try:
-            import _interpreters as interpreters
-            run = interpreters.exec
-        except ImportError:
-            import _xxsubinterpreters as interpreters
-            run = interpreters.run_string
-        import os
-        def f(): pass
-        install(config("__main__:f", delay_ns=1000))
-        f()
-        id = interpreters.create()
-        reader, writer = os.pipe()
-        prelude = f"import sys; sys.path[:0] = {{sys.path!r}}; WRITER = {{writer}}; JOINS = {joins}"
-        try:
-            failure = run(id, prelude + open({aside!r}).read())
-        except Exception as error:
-            failure = str(error)
-        os.close(writer)
-        told = os.read(reader, 1000).decode()
-        interpreters.destroy(id)
-        f()
-        print(json.dumps([repr(failure), told, counts()]))
-        """,
-    )
-    if "does not support loading in subinterpreters" in failure:
-        pytest.skip("this core was built with pybind11 2, which subinterpreters refuse")
-    assert failure == "None"
+    told, after = in_subinterpreter(python, ASIDE, f"; JOINS = {joins}")
     assert told == str([None] * joins + [True] * 5)
     assert after == {"__main__:f": [2, 2]}
 
