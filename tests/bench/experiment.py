@@ -24,6 +24,7 @@ import threading
 import time
 
 PYTHON_SERVICE = str(pathlib.Path(__file__).parents[1] / "programs" / "known_service.py")
+TIME = "--time=20s"
 # Of Student's t, by degrees of freedom: two-sided 95 %.
 T95 = [math.nan, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16,
        2.14, 2.13, 2.12, 2.11, 2.10, 2.09, 2.09]
@@ -89,32 +90,30 @@ def show(estimate: dict, digits: int = 3) -> str:
             f"{estimate['high']:.{digits}f})")
 
 
-# Kind, doses, and for each targets line its truth: criticality, and slack in us (None: no hinge).
+# Kind, and for each targets line its truth: criticality, and slack in us (None: no hinge), up to
+# which it is 0.
 TRUTH = [
-    ("serial", "50us,100us,150us,200us", {"+exe:work_a": (1, None), "+exe:work_b": (1, None)}),
-    ("paths", "25us,50us,75us,100us", {"+exe:work_both": (1, None)}),
-    ("apart", "50us,100us,150us,200us", {"+exe:work_on": (1, None), "+exe:work_off": (0, None)}),
-    ("slack", "200us,400us,600us,800us,1ms", {"+exe:work_short": (1, 400)}),
-    ("pipeline", "150us,300us,450us,600us,750us",
-     {"+exe:work_second": (1, None), "+exe:work_first": (1, 300)}),
-    ("convoy", "100us,200us,300us,400us", {"+exe:work_locked": (5.3, None)}),
-    ("serial/python", "50us,100us,200us",
-     {"__main__:work_a": (1, None), "__main__:work_b": (1, None)}),
-    ("mixed/python", "50us,100us,200us",
-     {"__main__:work_a": (1, None), "+libslowlib.so:lib_work": (1, None)}),
-    ("apart/python", "50us,100us,200us",
-     {"__main__:work_on": (1, None), "__main__:work_off": (0, None)}),
-    ("pipeline/python", "150us,300us,450us,600us,750us",
-     {"__main__:work_second": (1, None), "__main__:work_first": (1, 300)}),
+    ("serial", {"+exe:work_a": (1, None), "+exe:work_b": (1, None)}),
+    ("paths", {"+exe:work_both": (1, None)}),
+    ("leaf", {"+exe:work_leaf": (1, None), "+exe:work_a": (1, None)}),
+    ("late", {"+exe:work_a": (1, None)}),
+    ("apart", {"+exe:work_on": (1, None), "+exe:work_off": (0, None)}),
+    ("slack", {"+exe:work_short": (1, 400)}),
+    ("pipeline", {"+exe:work_second": (1, None), "+exe:work_first": (1, 300)}),
+    ("convoy", {"+exe:work_locked": (5.3, None)}),
+    ("serial/python", {"__main__:work_a": (1, None), "__main__:work_b": (1, None)}),
+    ("mixed/python", {"__main__:work_a": (1, None), "+libslowlib.so:lib_work": (1, None)}),
+    ("apart/python", {"__main__:work_on": (1, None), "__main__:work_off": (0, None)}),
+    ("pipeline/python", {"__main__:work_second": (1, None), "__main__:work_first": (1, 300)}),
 ]
 
 
 def truth(bench: Bench) -> None:
     print(f"{'service':16} {'target':24} {'truth':>14} {'criticality':>24} {'shape':8} "
           f"{'slack':>10} {'verdict'}")
-    for kind, doses, lines in TRUTH:
+    for kind, lines in TRUTH:
         with bench.service(kind) as process:
-            document = bench.experiment(process, list(lines), f"--doses={doses}", "--blocks=8")
+            document = bench.experiment(process, list(lines), TIME)
         for result in document["results"]["progress"][0]["targets"]:
             k, slack = lines[result["name"]]
             wanted = f"{k}" if slack is None else f"{k} after {slack} us"
@@ -131,8 +130,7 @@ def coverage(bench: Bench, runs: int = 20) -> None:
     with bench.service("serial") as process:
         for run in range(runs):
             document = bench.experiment(
-                process, ["+exe:work_a"], "--doses=50us,100us,150us", "--blocks=8",
-                "--slice=100ms", "--settle=20ms", f"--seed={run}")
+                process, ["+exe:work_a"], "--time=10s", f"--seed={run}")
             found = only_target(document)["criticality"]
             covered += found["low"] <= 1 <= found["high"]
             alarms += not document["results"]["valid"]
@@ -140,25 +138,25 @@ def coverage(bench: Bench, runs: int = 20) -> None:
           f"invalid: {alarms}")
 
 
-# Kind, targets line, doses, and what the function takes before and after it is made faster, in us.
+# Kind, targets line, and what the function takes before and after it is made faster, in us.
 FASTER = [
-    ("serial", "+exe:work_a", "25us,50us,100us", 200, 150),
-    ("paths", "+exe:work_both", "25us,50us,100us", 100, 80),
-    ("pipeline", "+exe:work_second", "50us,100us,150us", 600, 500),
-    ("pipeline", "+exe:work_first", "150us,300us,450us,600us", 300, 200),
-    ("slack", "+exe:work_short", "200us,400us,600us,800us", 500, 300),
-    ("apart", "+exe:work_off", "50us,100us,200us", 300, 200),
+    ("serial", "+exe:work_a", 200, 150),
+    ("paths", "+exe:work_both", 100, 80),
+    ("leaf", "+exe:work_leaf", 3, 2),
+    ("pipeline", "+exe:work_second", 600, 500),
+    ("pipeline", "+exe:work_first", 300, 200),
+    ("slack", "+exe:work_short", 500, 300),
+    ("apart", "+exe:work_off", 300, 200),
 ]
 
 
 def gain(bench: Bench, pairs: int = 6) -> None:
     print(f"{'service':10} {'target':18} {'made faster':>12} {'predicted gain, us a unit':>26} "
           f"{'real gain':>24}")
-    for kind, line, doses, before, after in FASTER:
+    for kind, line, before, after in FASTER:
         name = line.split("work_")[1]
         with bench.service(kind, f"{name}={before}") as process:
-            result = only_target(bench.experiment(process, [line], f"--doses={doses}",
-                                                  "--blocks=10"))
+            result = only_target(bench.experiment(process, [line], TIME))
         predicted = "none"
         if result.get("gain_ns_per_us") is not None:
             one = result["gain_ns_per_us"]
@@ -181,8 +179,7 @@ def gain(bench: Bench, pairs: int = 6) -> None:
 def restarts(bench: Bench) -> None:
     with bench.service("serial") as process:
         start = time.monotonic()
-        document = bench.experiment(process, ["+exe:work_a"], "--doses=50us,100us,200us",
-                                    "--precision=1%", "--time=300s")
+        document = bench.experiment(process, ["+exe:work_a"], "--precision=1%", "--time=300s")
         took = time.monotonic() - start
     found = only_target(document)["criticality"]
     wanted = (found["high"] - found["low"]) / 2
@@ -232,8 +229,7 @@ def load_that_comes_and_goes():
 def interference(bench: Bench) -> None:
     for label, load in (("alone", contextlib.nullcontext()), ("beside", load_that_comes_and_goes())):
         with bench.service("serial") as process, load:
-            document = bench.experiment(process, ["+exe:work_a"], "--doses=50us,100us,200us",
-                                        "--blocks=15")
+            document = bench.experiment(process, ["+exe:work_a"], TIME)
         state = "valid" if document["results"]["valid"] else "INVALID"
         print(f"{label:7} {show(only_target(document)['criticality'])}, {state}; "
               f"{'; '.join(document['warnings']) or 'no warning'}", flush=True)
@@ -255,13 +251,13 @@ def overhead(bench: Bench) -> None:
         watcher = threading.Thread(target=watch)
         watcher.start()
         document = bench.experiment(process, ["+exe:work_a", "+exe:work_b"],
-                                    "--doses=50us,100us", "--time=60s", "--precision=0.01%")
+                                    "--time=60s")
         ended.set()
         watcher.join()
     large = [size for size in sizes if size > max(sizes) / 2]  # not its small guard process
     early, late = statistics.median(large[5:15]), statistics.median(large[-10:])
     print(f"60 s: {100 * document['tool_cpu']:.2f} % of a CPU; memory {early / 1024:.1f} MiB after "
-          f"10 s, {late / 1024:.1f} MiB at the end; {len(document['blocks'])} blocks")
+          f"10 s, {late / 1024:.1f} MiB at the end; {len(document['sliced']['units'][0])} slices")
 
 
 PARTS = {part.__name__: part

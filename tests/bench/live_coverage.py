@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""How often `experiment --slice` is right, over running services drawn at random.
+"""How often `experiment` is right in short slices, over running services drawn at random.
 
   live_coverage.py SPEEDBUMP PROGRAMS [COUNT [SEED]]    as root; COUNT: 120
 
@@ -32,14 +32,12 @@ PLAIN = 0.2  # a criticality above this must not be called hidden
 class Service:
     command: list[str]
     truth: dict[str, float]  # of each targets line
-    unit_us: float
 
 
-def native(structure: str, threads: list[str], truth: dict[int | str, float],
-           unit_us: float) -> Service:
+def native(structure: str, threads: list[str], truth: dict[int | str, float]) -> Service:
     names = {f"+exe:f{name}" if isinstance(name, int) else f"+exe:{name}": k
              for name, k in truth.items()}
-    return Service(["drawn_service", structure, *threads], names, unit_us)
+    return Service(["drawn_service", structure, *threads], names)
 
 
 def by_ratio(draw: random.Random, low: float, high: float) -> float:
@@ -60,42 +58,40 @@ def serial(draw: random.Random) -> Service:
         times = draw.randint(1, 3)
         calls.append(work(part, period / parts * draw.uniform(0.5, 1.5) / times, times))
         truth[part] = 1.0
-    return native("serial", [",".join(calls)], truth, period)
+    return native("serial", [",".join(calls)], truth)
 
 
 def hot_leaf(draw: random.Random) -> Service:
     leaf_us, times, rest = by_ratio(draw, 1, 10), draw.randint(20, 100), draw.uniform(20, 300)
-    return native("serial", [f"{work(0, leaf_us, times)},{work(1, rest)}"], {0: 1.0, 1: 1.0},
-                  leaf_us * times + rest)
+    return native("serial", [f"{work(0, leaf_us, times)},{work(1, rest)}"], {0: 1.0, 1: 1.0})
 
 
 def nested(draw: random.Random) -> Service:
     period, times = by_ratio(draw, 200, 1500), draw.randint(1, 10)
     return native("serial", [f"{work(0, period / 2 / times, times)},{work(1, period / 2)}"],
-                  {"unit_work": 1.0, 0: 1.0}, period)
+                  {"unit_work": 1.0, 0: 1.0})
 
 
 def rare_calls(draw: random.Random) -> Service:
     period, every = by_ratio(draw, 50, 300), int(by_ratio(draw, 2, 1000))
     rare = min(period * every * draw.uniform(0.2, 0.8), 20_000)
-    return native("serial", [f"{work(0, period)},{work(1, rare, 1, every)}"], {0: 1.0, 1: 1.0},
-                  period + rare / every)
+    return native("serial", [f"{work(0, period)},{work(1, rare, 1, every)}"], {0: 1.0, 1: 1.0})
 
 
 def paced(draw: random.Random) -> Service:
     gap, parts = by_ratio(draw, 400, 2000), draw.randint(1, 3)
     busy = gap * draw.uniform(0.2, 0.4)
     return native(f"paced={gap:.0f}", [",".join(work(i, busy / parts) for i in range(parts))],
-                  {i: 0.0 for i in range(parts)}, gap)
+                  {i: 0.0 for i in range(parts)})
 
 
-def beside_the_longest(draw: random.Random, most: int) -> tuple[list[str], dict, float]:
+def beside_the_longest(draw: random.Random, most: int) -> tuple[list[str], dict]:
     """A function for each thread, the longest of which is a random one."""
     count, longest_us = draw.randint(2, most), by_ratio(draw, 500, 2000)
     longest = draw.randrange(count)
     threads = [work(i, longest_us * (1 if i == longest else draw.uniform(0.2, 0.5)))
                for i in range(count)]
-    return threads, {i: float(i == longest) for i in range(count)}, longest_us
+    return threads, {i: float(i == longest) for i in range(count)}
 
 
 def fork_and_join(draw: random.Random) -> Service:
@@ -112,36 +108,35 @@ def prefetch(draw: random.Random) -> Service:
 
 def off_the_path(draw: random.Random) -> Service:
     on, off = by_ratio(draw, 300, 1500), by_ratio(draw, 300, 1500)
-    return native("apart", [work(0, on), work(1, off)], {0: 1.0, 1: 0.0}, on)
+    return native("apart", [work(0, on), work(1, off)], {0: 1.0, 1: 0.0})
 
 
 def pool(draw: random.Random) -> Service:
     threads, us = draw.randint(2, 4), [by_ratio(draw, 300, 1500) for _ in range(2)]
     calls = ",".join(work(i, one) for i, one in enumerate(us))
-    return native("pool", [calls] * threads, {0: 1 / threads, 1: 1 / threads}, sum(us) / threads)
+    return native("pool", [calls] * threads, {0: 1 / threads, 1: 1 / threads})
 
 
 def convoy(draw: random.Random) -> Service:
     threads, locked = draw.randint(2, 4), by_ratio(draw, 300, 1000)
     rest = locked * (threads - 1) * draw.uniform(0.2, 0.5)  # the lock is never free
-    return native("convoy", [f"{work(0, locked)},{work(1, rest)}"] * threads, {0: 1.0, 1: 0.0},
-                  locked)
+    return native("convoy", [f"{work(0, locked)},{work(1, rest)}"] * threads, {0: 1.0, 1: 0.0})
 
 
 def batches_aside(draw: random.Random) -> Service:
     period, every = by_ratio(draw, 300, 1000), draw.randint(2, 9)
     batch = period * every * draw.uniform(0.2, 0.5)
-    return native(f"aside={every}", [work(0, period), work(1, batch)], {0: 1.0, 1: 0.0}, period)
+    return native(f"aside={every}", [work(0, period), work(1, batch)], {0: 1.0, 1: 0.0})
 
 
 def python(draw: random.Random) -> Service:
-    kind, unit_us, truth = draw.choice([
-        ("serial", 400, {"__main__:work_a": 1.0, "__main__:work_b": 1.0}),
-        ("mixed", 400, {"__main__:work_a": 1.0, "+libslowlib.so:lib_work": 1.0}),
-        ("apart", 300, {"__main__:work_on": 1.0, "__main__:work_off": 0.0}),
-        ("pipeline", 600, {"__main__:work_second": 1.0, "__main__:work_first": 0.0}),
+    kind, truth = draw.choice([
+        ("serial", {"__main__:work_a": 1.0, "__main__:work_b": 1.0}),
+        ("mixed", {"__main__:work_a": 1.0, "+libslowlib.so:lib_work": 1.0}),
+        ("apart", {"__main__:work_on": 1.0, "__main__:work_off": 0.0}),
+        ("pipeline", {"__main__:work_second": 1.0, "__main__:work_first": 0.0}),
     ])
-    return Service(["/usr/bin/python3", PYTHON_SERVICE, kind], truth, unit_us)
+    return Service(["/usr/bin/python3", PYTHON_SERVICE, kind], truth)
 
 
 KINDS: list[Callable[[random.Random], Service]] = [
@@ -219,15 +214,13 @@ def examine(bench: Bench, programs: str, seed: int, number: int, tallies: dict[s
         service.command[0] = str(pathlib.Path(programs) / "drawn_service")
     else:
         service.command.append(bench.library)
-    slice_ms = min(50, max(4, round(service.unit_us / 100)))
     process = subprocess.Popen(service.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                text=True)
     try:
         assert process.stdout.readline() == "ready\n"
         with other_load(load):
             document = bench.experiment(
-                process, list(service.truth), f"--slice={slice_ms}ms", f"--time={SECONDS}s",
-                "--precision=1%", f"--seed={seed + number}")
+                process, list(service.truth), f"--time={SECONDS}s", f"--seed={seed + number}")
     finally:
         process.kill()
         process.wait()

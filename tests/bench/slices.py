@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Loaded services in short slices with all targets at once, and one target after the other in slices
-of 200 ms, in the same run.
+"""Loaded services in short slices with all targets at once, which is what nothing else is asked for,
+and one target after the other in slices of 200 ms, in the same run.
 
   slices.py SPEEDBUMP [redis|nginx|flask]...    as root
 
@@ -21,7 +21,6 @@ import time
 from experiment_services import SERVICES
 
 SECONDS = int(os.environ.get("SLICES_SECONDS", "60"))
-SLICE = {"redis": "4ms", "nginx": "4ms", "flask": "20ms"}  # as short as each service answers
 
 
 def measure(speedbump: str, pid: int, progress: str, targets: str, *arguments: str,
@@ -65,9 +64,10 @@ def main() -> None:
             targets = pathlib.Path(folder) / "targets.txt"
             targets.write_text(lines)
             time.sleep(2)
-            for length in (SLICE[name], "200ms"):
-                show(f"{name}, {SECONDS} s, slices of {length}",
-                     measure(speedbump, pid, progress, str(targets), f"--slice={length}"))
+            for arguments in ((), ("--slice=200ms",)):
+                document = measure(speedbump, pid, progress, str(targets), *arguments)
+                slice_ms = document["settings"]["slice_ns"] / 1e6
+                show(f"{name}, {SECONDS} s, slices of {slice_ms:g} ms", document)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,13 @@
 //   counted   a loop of so many (loops=50000) steps a unit: costs CPU time, however long that takes
 //   steps     step (500) is called 40 times a unit: k = 1 per injected ns, of few units a second
 //   paths     both (100) is called twice a unit, from two places: k = 1 per injected ns
+//   leaf      leaf (3) is called 40 times a unit, then a (200): k = 1 for both
+//   late      a (200) is called once a unit, which is done so long (after=150000) later: k = 1
 #include <sched.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -116,6 +119,7 @@ WORK(second, 600)
 WORK(locked, 300)
 WORK(both, 100)
 WORK(step, 500)
+WORK(leaf, 3)
 }
 
 namespace {
@@ -216,6 +220,34 @@ namespace {
     }
 }
 
+[[noreturn]] void leaf() {
+    for (;;) {
+        for (int call = 0; call < 40; ++call) work_leaf();
+        work_a();
+        unit_done();
+    }
+}
+
+[[noreturn]] void late() {
+    static std::array<uint64_t, 1 << 16> ends; // of units, in turn
+    std::atomic<uint64_t> worked{0};
+    std::thread([&] {
+        stay_on(1);
+        for (uint64_t unit = 0;; ++unit) {
+            wait_until([&] { return worked > unit; });
+            wait_until([&] { return now_ns() >= ends[unit % ends.size()]; });
+            unit_done();
+        }
+    }).detach();
+    const auto after = static_cast<uint64_t>(time_of("after", 150000)) * 1000;
+    stay_on(0);
+    for (;;) {
+        work_a();
+        ends[worked % ends.size()] = now_ns() + after;
+        ++worked;
+    }
+}
+
 [[noreturn]] void counted() {
     const long steps = time_of("loops", 50000);
     uint64_t value = 1;
@@ -233,7 +265,8 @@ namespace {
 int main(int argc, char** argv) {
     const std::map<std::string, void (*)()> kinds = {
         {"serial", serial},     {"slack", slack}, {"apart", apart},     {"convoy", convoy},
-        {"pipeline", pipeline}, {"paths", paths}, {"counted", counted}, {"steps", steps}};
+        {"pipeline", pipeline}, {"paths", paths}, {"counted", counted}, {"steps", steps},
+        {"late", late},         {"leaf", leaf}};
     const auto kind = argc > 1 ? kinds.find(argv[1]) : kinds.end();
     if (kind == kinds.end()) {
         std::fprintf(stderr, "usage: known_service KIND [NAME=US]...\n");

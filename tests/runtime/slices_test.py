@@ -14,7 +14,9 @@ from harness import (
     LIBRARY, PROGRAMS, Run, campaign, expect_restored, leave_none, main, need, scratch, targets_file,
     wait_for,
 )
-from known_experiments import PROGRESS, Experiment, Measuring, expect_k, start, start_python
+from known_experiments import (
+    PROGRESS, UNTIL_KNOWN, Experiment, Measuring, expect_k, start, start_python,
+)
 
 # Until the intervals say something (expect_k), on a host as noisy as it may be.
 SHORT = ("--slice=5ms", "--precision=25%", "--time=90s", "--max-slowdown=400%")
@@ -44,6 +46,48 @@ def test_serial_functions_are_measured_at_once() -> None:
     report = Run("report", str(done.json_path), "--json")
     assert json.loads(report.out)["results"] == document["results"]
     expect_restored(service.pid)
+
+
+def test_slices_are_as_short_as_the_service_allows() -> None:
+    service = start("serial")
+    done = Experiment(service.pid, "+exe:work_a\n+exe:work_b\n", *UNTIL_KNOWN)
+    assert done.status == 0, done
+    # Ten units of 400 us and more, as a dose is up to half of them.
+    assert 4_000_000 <= done.document["settings"]["slice_ns"] <= 10_000_000, done
+    assert done.document["sliced"]["slice_ns"] == done.document["settings"]["slice_ns"]
+    for name in ("+exe:work_a", "+exe:work_b"):
+        expect_k(done, name, 0.85, 1.15)
+        assert done.target(name)["verdict"] != "hidden", done
+    expect_restored(service.pid)
+
+
+def test_slices_get_longer_where_effects_come_late() -> None:
+    service = start("late")
+    done = Experiment(service.pid, "+exe:work_a\n", *SHORT[1:])
+    assert done.status == 0, done
+    slice_ns = done.document["settings"]["slice_ns"]
+    assert slice_ns > 12_000_000, done
+    progress = done.document["results"]["progress"][0]
+    assert progress["arrives_within_slices"] * slice_ns > 150_000_000, done
+    assert not progress["arrives_later"], done
+    expect_k(done, "+exe:work_a", 0.85, 1.15)
+    assert done.target("+exe:work_a")["verdict"] != "hidden", done
+
+
+def test_an_effect_that_comes_too_late_is_told() -> None:
+    service = start("late")
+    done = Experiment(service.pid, "+exe:work_a\n", "--slice=4ms", "--time=15s",
+                      "--max-slowdown=400%")
+    assert done.document["results"]["progress"][0]["arrives_later"], done
+    assert done.target("+exe:work_a")["verdict"] != "hidden", done
+    assert "or later, which is not counted: take longer slices" in done.out, done
+
+
+def test_units_that_take_long_are_measured_in_long_slices() -> None:
+    service = start("steps")  # of 20 ms
+    done = Experiment(service.pid, "+exe:work_step\n", "--time=15s", "--max-slowdown=400%")
+    assert "sliced" not in done.document and done.document["blocks"], done
+    assert "one target after the other, in long slices: a unit takes" in done.out, done
 
 
 def test_python_and_native_functions_of_one_service() -> None:

@@ -20,8 +20,9 @@ constexpr double kPeriodNs = 50e3;
 constexpr double kDoseNs = 5e3;
 
 // Of 20 s of a service in which target t is called once a unit and has the criticality k[t].
+// `late`: in so many slices later.
 Document measured(const std::vector<double>& k, size_t slices = 4000, uint64_t seed = 1,
-                  double noise = 0.01) {
+                  double noise = 0.01, size_t late = 0) {
     Document document;
     document.version = "0.1.0";
     document.host = "alpha";
@@ -49,12 +50,14 @@ Document measured(const std::vector<double>& k, size_t slices = 4000, uint64_t s
     std::mt19937_64 random(seed);
     std::normal_distribution<double> normal;
     for (size_t slice = 0; slice < slices; ++slice) {
-        const auto delay = [&](size_t target) {
-            const Step& step = sliced.targets[target].steps[slice];
+        const auto delay = [&](size_t target, size_t before = 0) {
+            if (before > slice) return 0.0;
+            const Step& step = sliced.targets[target].steps[slice - before];
             return step.on ? kDoseNs * share_of(step.level) : 0;
         };
         double unit = kPeriodNs * (1 + noise * normal(random));
-        for (size_t target = 0; target < k.size(); ++target) unit += k[target] * delay(target);
+        for (size_t target = 0; target < k.size(); ++target)
+            unit += k[target] * delay(target, late);
         const auto units = static_cast<uint64_t>(static_cast<double>(kSlice.count()) / unit +
                                                  std::uniform_real_distribution<>()(random));
         sliced.units[0].push_back(units);
@@ -108,6 +111,24 @@ TEST(Slices, IntervalsThatAreLookedAtWhileItRunsAreWider) {
     const double once = result_of(analyse(document), 0).shape.slope.interval.half_width();
     document.stopped = "precision";
     EXPECT_GT(result_of(analyse(document), 0).shape.slope.interval.half_width(), 1.2 * once);
+}
+
+TEST(Slices, OfAnEffectThatComesLaterThanItIsFollowedCallNothingHidden) {
+    for (const size_t late : {0, 5, 11, 14, 15, 20, 40, 80}) {
+        const Document document = measured({1, 0}, 8000, 1, 0.01, late);
+        const Results results = analyse(document);
+        const ProgressResult& progress = results.progress[0];
+        const bool is_followed = late < Response::kMaxLags - 1;
+        EXPECT_EQ(progress.arrives_later, !is_followed) << late;
+        EXPECT_EQ(look_at_slices(document, 0.01).is_late, late > 11) << late;
+        EXPECT_EQ(result_of(results, 1).verdict,
+                  is_followed ? Verdict::kHidden : Verdict::kUncertain)
+            << late;
+        EXPECT_NE(result_of(results, 0).verdict, Verdict::kHidden) << late;
+        const std::string table = speedbump::report::experiment_table(document, results, {});
+        EXPECT_EQ(table.find("or later, which is not counted") == std::string::npos, is_followed);
+        if (is_followed) EXPECT_EQ(progress.arrives_within, late + 2);
+    }
 }
 
 // Few slices may look like a slack by chance, and then an interval reaches to none.

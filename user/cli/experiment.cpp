@@ -363,9 +363,10 @@ void add_experiment(CLI::App& app, Action& action) {
         ->check(positive_number());
     add_duration(
         *command, "--slice", arguments->slice,
-        "time of one arm of a block [100 units, 200ms to 3s]; up to 50ms: all targets at once, "
-        "switched by the clock");
-    add_duration(*command, "--settle", arguments->settle, "time left out after each change [50ms]");
+        "up to 50ms: of all targets at once, switched by the clock [chosen]; longer: of one arm of "
+        "one target after the other");
+    add_duration(*command, "--settle", arguments->settle,
+                 "time left out after each change of long slices [50ms]");
     add_live(*command, *arguments);
     command->add_flag_callback(
         "--no-off", [&request] { request.off_arm = false; },

@@ -338,6 +338,7 @@ std::vector<Finding> add_slices(ProgressResult& result, const Document& document
         result.slices += document.sliced->slices();
         result.arrives_within = sliced.response.lags + 1;
         result.arrived = sliced.response.arrived;
+        result.arrives_later = sliced.response.is_cut;
     }
     result.sham = sliced.sham;
     result.targets = sliced.targets;

@@ -69,6 +69,7 @@ struct ProgressResult {
     // and the targets, by their index, of which one's delay changes what the other's does.
     size_t arrives_within = 0;
     std::vector<double> arrived; // share of an effect, 0, 1, ... slices later, summed up
+    bool arrives_later = false;  // some of it, or all
     std::vector<std::pair<size_t, size_t>> pairs;
 };
 

@@ -124,6 +124,7 @@ ordered_json results_json(const Results& results, const Document& document) {
         if (!document.sliced) continue;
         json["progress"].back()["arrives_within_slices"] = progress.arrives_within;
         json["progress"].back()["arrived"] = progress.arrived;
+        json["progress"].back()["arrives_later"] = progress.arrives_later;
         json["progress"].back()["pairs"] = progress.pairs;
     }
     for (const HostResult& host : results.hosts) {

@@ -10,11 +10,13 @@
 
 #include "experiment/analysis.h"
 #include "experiment/bisect.h"
+#include "experiment/design.h"
 #include "experiment/host.h"
 #include "experiment/plan.h"
 #include "experiment/sliced_runner.h"
 #include "experiment/subject.h"
 #include "util/clock.h"
+#include "util/units.h"
 
 namespace speedbump::experiment {
 
@@ -44,9 +46,6 @@ class Runner {
     void confirm();
     void measure_one_by_one();
     Result<void> measure_at_once();
-    bool has_short_slices() const {
-        return request_.slice.count() > 0 && request_.slice <= kLongestSwitched;
-    }
     bool is_over(nanoseconds limit) const;
     std::vector<size_t> all_targets() const;
     std::optional<Stop>& stop() { return subject_.stop(); }
@@ -166,7 +165,7 @@ void Runner::measure_one_by_one() {
 // a slice.
 Result<void> Runner::measure_at_once() {
     subject_.begin();
-    const double block = 3 * ns(subject_.arm_length() + request_.settle);
+    const double block = 3 * ns(subject_.arm_length() + document_.settings.settle);
     const auto looks = std::clamp(static_cast<size_t>(kLookingShare * ns(request_.time) / block),
                                   kFewestLooks, kMaxLooks);
     for (size_t look = 0; look < looks / 2 && !stop(); ++look) run_block({}, false);
@@ -185,24 +184,27 @@ Result<Document> Runner::run() {
         std::chrono::duration_cast<nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
             .count();
     const double cpus = static_cast<double>(::sysconf(_SC_NPROCESSORS_ONLN));
-    document_.settings = {request_.slice, request_.settle, request_.precision,
-                          request_.max_slowdown,
+    document_.settings = {request_.slice, request_.settle.value_or(kDefaultSettle),
+                          request_.precision, request_.max_slowdown,
                           request_.max_cpu > 0 ? request_.max_cpu : cpus / 2};
     for (const ProgressSpec& spec : request_.progress) document_.progress.push_back(spec.text);
 
-    uint32_t columns = 0;
-    if (has_short_slices()) {
-        const auto wanted = columns_for_slices(request_);
-        if (!wanted) return wanted.error();
-        columns = *wanted;
-    }
-    if (auto attached = subject_.attach(columns); !attached) return std::move(attached).error();
+    auto design = design_of(request_);
+    if (!design) return std::move(design).error();
+    if (auto attached = subject_.attach(design->columns); !attached)
+        return std::move(attached).error();
     if (auto found = subject_.find_targets(); !found) return std::move(found).error();
     subject_.warn_all(host_warnings(subject_.pids()));
     hooks_.say("waiting for a steady pace");
     const CpuTimes before = read_cpu_times(subject_.pids());
     if (auto warm = subject_.warm_up(); !warm) return std::move(warm).error();
-    if (!has_short_slices())
+    if (design->at_once && request_.slice.count() == 0 && !fits_short_slices(subject_.period())) {
+        design->at_once = false;
+        design->why = "a unit takes " + show_time(nanoseconds(std::llround(subject_.period())));
+    }
+    if (!design->why.empty())
+        document_.warnings.push_back("one target after the other, in long slices: " + design->why);
+    if (!design->at_once)
         measure_one_by_one();
     else if (auto measured = measure_at_once(); !measured)
         return std::move(measured).error();

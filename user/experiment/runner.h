@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -18,6 +19,8 @@ namespace speedbump::experiment {
 // ones are arms, one after the other (decision 4).
 inline constexpr auto kLongestSwitched = std::chrono::milliseconds(50);
 inline constexpr auto kShortestSwitched = std::chrono::milliseconds(1);
+// What an arm is left to settle where nothing else is asked for.
+inline constexpr auto kDefaultSettle = std::chrono::milliseconds(50);
 
 // What to find out, and how much it may cost the service.
 struct Request {
@@ -30,8 +33,8 @@ struct Request {
     double precision = 0;           // of the criticality; 0: until another limit
     nanoseconds time{0};            // 0: until another limit
     uint64_t seed = 1;
-    nanoseconds slice{0}; // 0: of an arm, chosen by the pace of the first progress point
-    nanoseconds settle = std::chrono::milliseconds(50);
+    nanoseconds slice{0};              // 0: chosen, by the first progress point (design.h)
+    std::optional<nanoseconds> settle; // of an arm
     double max_slowdown = 0.5;
     double max_cpu = 0; // CPUs; 0: half of the host's
     bool off_arm = true;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "experiment/analysis.h"
+#include "experiment/design.h"
 #include "experiment/guard.h"
 #include "experiment/host.h"
 #include "experiment/pace.h"
@@ -15,6 +16,7 @@
 #include "experiment/trial.h"
 #include "targets/parser.h"
 #include "util/clock.h"
+#include "util/units.h"
 
 namespace speedbump::experiment {
 
@@ -28,6 +30,7 @@ constexpr size_t kPiloted = 10;     // of so many targets at most, hidden ones g
 constexpr double kFirstLook = 1;    // s, until the intervals are looked at for the first time
 constexpr double kShownEach = 1;    // s
 constexpr double kLookGrowth = 1.5;
+constexpr int kSliceGrowth = 4;
 
 class SlicedRunner {
   public:
@@ -38,13 +41,16 @@ class SlicedRunner {
 
   private:
     void choose_doses();
-    void keep_within_slice(Target& target);
+    void keep_within_slice();
     TrialPlan plan() const;
-    Result<void> run_trial(); // until a limit, or smaller doses are wanted
+    Result<void> run_trial(); // until a limit, or all is to begin anew
     bool is_by_delays();
     void leave_out_largest(Trial& trial, const std::string& why);
+    bool has_time(nanoseconds before) const;
     bool may_begin_smaller() const;
+    bool may_begin_longer() const;
     void begin_smaller();
+    void lengthen_slice();
     void forget_measured();
     void look(const Trial& trial);
     void keep(const Trial& trial);
@@ -55,7 +61,9 @@ class SlicedRunner {
     Document& document_;
     double share_ = kLargeShare;  // of a unit's time, which each target that matters adds
     double chance_ = kEvenChance; // of a dose, in a slice
-    bool wants_smaller_ = false;
+    // What all begins anew with, if it does.
+    enum class Anew { kNot, kSmallerDoses, kLongerSlices };
+    Anew anew_ = Anew::kNot;
     nanoseconds pilot_{0};    // what it took to choose doses
     bool is_precise_ = false; // as it was looked at last
     double next_look_s_ = kFirstLook;
@@ -66,13 +74,15 @@ class SlicedRunner {
 };
 
 // A hit counts for the slice in which it came: its delay is to be over within it.
-void SlicedRunner::keep_within_slice(Target& target) {
+void SlicedRunner::keep_within_slice() {
     const nanoseconds longest = document_.settings.slice / 2;
-    if (target.doses.empty() || target.doses[0] <= longest) return;
-    target.doses[0] = longest;
-    target.notes.push_back("its delay is kept at half of a slice, " +
-                           targets::format_duration(longest) +
-                           ": longer slices allow a longer one");
+    for (Target& target : document_.targets) {
+        if (target.doses.empty() || target.doses[0] <= longest) continue;
+        target.doses[0] = longest;
+        target.notes.push_back("its delay is kept at half of a slice, " +
+                               targets::format_duration(longest) +
+                               ": longer slices allow a longer one");
+    }
 }
 
 // Each target that matters slows a unit by the same share. The more there are, the more seldom each
@@ -96,7 +106,6 @@ void SlicedRunner::choose_doses() {
             if (const auto dose = subject_.find_dose(target, *plain, share, share, largest))
                 described.doses = {*dose};
         }
-        keep_within_slice(described);
     }
 }
 
@@ -105,6 +114,7 @@ TrialPlan SlicedRunner::plan() const {
     plan.seed = document_.seed;
     plan.slice = document_.settings.slice;
     plan.chance = chance_;
+    plan.highest = highest_;
     for (size_t target = 0; target < document_.targets.size(); ++target) {
         TrialTarget& one = plan.targets.emplace_back();
         one.members = subject_.groups()[target];
@@ -135,22 +145,32 @@ void SlicedRunner::leave_out_largest(Trial& trial, const std::string& why) {
     subject_.warn("the largest delays are left out from now on: " + why);
 }
 
-// What was measured with doses that were too large.
+// What was measured with doses or slices that were not the right ones.
 void SlicedRunner::forget_measured() {
+    anew_ = Anew::kNot;
     document_.sliced.reset();
     next_look_s_ = kFirstLook;
     shown_s_ = 0;
 }
 
-// Doses are large, the runner's own choice and not the user's, and enough time is left to choose
-// and to measure anew.
+// Enough time is left to measure anew, and for what comes before.
+bool SlicedRunner::has_time(nanoseconds before) const {
+    return request_.time.count() == 0 || 2 * (subject_.elapsed() + before) <= request_.time;
+}
+
+// Doses are large, and the runner's own choice and not the user's.
 bool SlicedRunner::may_begin_smaller() const {
     return request_.doses.empty() && std::min(share_, request_.max_slowdown) > kSmallShare &&
-           (request_.time.count() == 0 || 2 * (subject_.elapsed() + pilot_) <= request_.time);
+           has_time(pilot_);
+}
+
+// The length of slices is the runner's own choice, too.
+bool SlicedRunner::may_begin_longer() const {
+    return request_.slice.count() == 0 && document_.settings.slice < kLongestSwitched &&
+           has_time(nanoseconds(0));
 }
 
 void SlicedRunner::begin_smaller() {
-    wants_smaller_ = false;
     const double part = kSmallShare / share_;
     share_ = kSmallShare;
     highest_ = kLevels;
@@ -161,6 +181,15 @@ void SlicedRunner::begin_smaller() {
             dose = std::max(nanoseconds(static_cast<int64_t>(ns(dose) * part)),
                             std::min(dose, subject_.least_dose(target)));
     choose_doses();
+    keep_within_slice();
+}
+
+// Effects arrive later than they are followed, or nearly so.
+void SlicedRunner::lengthen_slice() {
+    nanoseconds& slice = document_.settings.slice;
+    slice = std::min<nanoseconds>(kSliceGrowth * slice, kLongestSwitched);
+    hooks_.say("effects arrive late: slices of " + show_time(slice) + " from now on");
+    forget_measured();
 }
 
 void SlicedRunner::keep(const Trial& trial) {
@@ -180,11 +209,14 @@ void SlicedRunner::look(const Trial& trial) {
     hooks_.after_block(document_);
     if (measured < next_look_s_) return;
     next_look_s_ = measured * kLookGrowth;
-    const bool may_be_smaller = may_begin_smaller();
-    if (!may_be_smaller && request_.precision <= 0) return;
+    const bool may_be_smaller = may_begin_smaller(), may_be_longer = may_begin_longer();
+    if (!may_be_smaller && !may_be_longer && request_.precision <= 0) return;
     const SlicedLook seen = look_at_slices(document_, request_.precision);
-    wants_smaller_ = may_be_smaller && seen.bends; // they bend what they measure
-    if (wants_smaller_) return;
+    if (may_be_longer && seen.is_late)
+        anew_ = Anew::kLongerSlices;
+    else if (may_be_smaller && seen.bends) // they bend what they measure
+        anew_ = Anew::kSmallerDoses;
+    if (anew_ != Anew::kNot) return;
     is_precise_ = request_.precision > 0 && seen.is_precise;
     if (is_precise_) subject_.stop() = Stop{"precision", true};
 }
@@ -207,7 +239,7 @@ Result<void> SlicedRunner::run_trial() {
     subject_.note_ticks(true, first.at_ns);
     guard_.begin();
     guard_.look(std::move(first), subject_.period());
-    while (!subject_.stop() && !wants_smaller_) {
+    while (!subject_.stop() && anew_ == Anew::kNot) {
         if (subject_.is_interrupted()) break;
         subject_.note_ran(trial.go_on(kGuardTick, hooks_.wake_fd));
         if (subject_.stop()) break;
@@ -237,7 +269,9 @@ Result<void> SlicedRunner::run_trial() {
 
 Result<void> SlicedRunner::run() {
     const uint64_t from = monotonic_ns();
+    if (request_.slice.count() == 0) document_.settings.slice = slice_length(subject_.period());
     choose_doses();
+    keep_within_slice();
     pilot_ = nanoseconds(monotonic_ns() - from);
     subject_.begin();
     const bool any = std::any_of(document_.targets.begin(), document_.targets.end(),
@@ -245,33 +279,22 @@ Result<void> SlicedRunner::run() {
     if (!any && !subject_.stop())
         subject_.stop() = Stop{"no target has a delay that could be tried", false};
     while (!subject_.stop()) {
-        if (wants_smaller_) begin_smaller();
+        switch (anew_) {
+            case Anew::kNot:
+                break;
+            case Anew::kSmallerDoses:
+                begin_smaller();
+                break;
+            case Anew::kLongerSlices:
+                lengthen_slice();
+                break;
+        }
         if (auto ran = run_trial(); !ran) return ran;
     }
     return {};
 }
 
 } // namespace
-
-Result<uint32_t> columns_for_slices(const Request& request) {
-    const auto refuse = [](const std::string& what) {
-        return make_error(ErrorKind::kUsage,
-                          "--slice: up to 50ms the clock switches all targets at once; " + what);
-    };
-    if (request.slice < kShortestSwitched) return refuse("1ms is the shortest");
-    if (request.blocks > 0)
-        return refuse("there are no blocks to count: give --time or --precision");
-    const bool may_be_jumps = request.session.engine == session::EngineChoice::kInprocess;
-    size_t columns = 0;
-    for (const targets::TargetLine& line : request.file.lines) columns += !line.exclude;
-    for (const ProgressSpec& spec : request.progress) {
-        columns += spec.kind == ProgressSpec::Kind::kPython ||
-                   (spec.kind == ProgressSpec::Kind::kNative && may_be_jumps);
-        if (!is_told_by_slice(spec))
-            return refuse("progress of " + spec.text + " can't be told by slice");
-    }
-    return static_cast<uint32_t>(columns);
-}
 
 Result<void> run_slices(Subject& subject, const Request& request, const Hooks& hooks,
                         Document& document) {

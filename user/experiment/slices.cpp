@@ -153,6 +153,8 @@ SlicedResult examine(const Document& document, const Fitted& fitted, bool at_any
         one.p = one.shape.slope.p;
         one.points = points_of(regression, effect.target);
         result.findings[target] = effect.finding;
+        if (fitted.response.is_cut && effect.finding == Finding::kHidden)
+            result.findings[target] = Finding::kOpen; // what comes later was not seen
     }
     for (const Pair& pair : regression.pairs)
         if (std::max(pair.first, pair.second) < model.targets.size())
@@ -176,9 +178,9 @@ SlicedLook look_at_slices(const Document& document, double precision) {
         const Interval by_noise = anytime(slope, result.blocks).interval;
         return by_noise.half_width() <= precision * kPreciseByNoise;
     };
-    const bool are_precise =
-        result.blocks > 0 && std::all_of(result.targets.begin(), result.targets.end(), is_precise);
-    return {are_precise, bends(fitted.regression, limits_of(document))};
+    const bool are_precise = result.blocks > 0 && fitted.response.is_known &&
+                             std::all_of(result.targets.begin(), result.targets.end(), is_precise);
+    return {are_precise, bends(fitted.regression, limits_of(document)), fitted.response.is_late()};
 }
 
 std::string nothing_known(const Document& document, size_t progress) {

@@ -33,7 +33,8 @@ struct SlicedLook {
     // none, as there may be a slack, will do where by noise alone it is much narrower: some slacks
     // are never told from none.
     bool is_precise = false;
-    bool bends = false; // its doses are too large to tell what the first ns do (of the model)
+    bool bends = false;   // its doses are too large to tell what the first ns do (of the model)
+    bool is_late = false; // effects arrive later than they are followed, or nearly so
 };
 // The document has slices.
 SlicedLook look_at_slices(const Document& document, double precision);

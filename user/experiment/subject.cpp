@@ -346,7 +346,7 @@ void Subject::apply(const Arm& arm, nanoseconds length) {
             if (delays.size() <= index) delays.resize(index + 1);
             delays[index] = arm.delay;
         }
-    const nanoseconds lifetime = request_.settle + length + kDeadMan;
+    const nanoseconds lifetime = document_.settings.settle + length + kDeadMan;
     session_->apply(delays, monotonic_ns() + static_cast<uint64_t>(lifetime.count()));
     const bool out = arm.kind == ArmKind::kOff;
     if (out == is_out_) return;
@@ -428,9 +428,9 @@ bool Subject::watch(const Arm& arm, const Readings& from, nanoseconds time) {
 // nullopt when the slice was given up.
 std::optional<Slice> Subject::measure(const Arm& arm, nanoseconds length) {
     apply(arm, length);
-    if (request_.settle <= guard_tick_)
-        wait(request_.settle);
-    else if (!watch(arm, read(false), request_.settle))
+    if (document_.settings.settle <= guard_tick_)
+        wait(document_.settings.settle);
+    else if (!watch(arm, read(false), document_.settings.settle))
         return std::nullopt;
     if (stop_) return std::nullopt;
     const Readings before = read(true);

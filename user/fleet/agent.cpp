@@ -9,9 +9,9 @@
 #include <csignal>
 
 #include "experiment/columns.h"
+#include "experiment/design.h"
 #include "experiment/guard.h"
 #include "experiment/host.h"
-#include "experiment/sliced_runner.h"
 #include "experiment/subject.h"
 #include "fleet/found.h"
 #include "fleet/lines.h"
@@ -112,15 +112,16 @@ class Agent {
         hooks_.warn = [this](const std::string& text) { link_.tell(Warning{text}); };
         hooks_.say = [](const std::string&) {};
         hooks_.stop_asked = [] { return false; };
+        document_.settings.settle = request_.settle.value_or(experiment::kDefaultSettle);
         document_.settings.max_slowdown = request_.max_slowdown;
         const auto cpus = static_cast<double>(::sysconf(_SC_NPROCESSORS_ONLN));
         document_.settings.max_cpu = request_.max_cpu > 0 ? request_.max_cpu : cpus / 2;
     }
 
     Result<void> attach() {
-        const auto columns = experiment::columns_for_slices(request_);
-        if (!columns) return columns.error();
-        if (auto attached = subject_.attach(*columns); !attached) return attached;
+        const auto design = experiment::design_of(request_);
+        if (!design) return design.error();
+        if (auto attached = subject_.attach(design->columns); !attached) return attached;
         if (auto found = subject_.find_targets(); !found) return found;
         columns_.emplace(subject_.session(), subject_.points(), subject_.groups(),
                          subject_.target_progress());

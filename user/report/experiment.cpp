@@ -142,8 +142,11 @@ void add_progress(std::string& text, const Document& document, const ProgressRes
             printable(document.targets[first].name), printable(document.targets[second].name));
     if (progress.arrives_within > 0)
         text += fmt::format(
-            "an effect arrives within {}\n",
-            show_time(document.settings.slice * static_cast<int64_t>(progress.arrives_within)));
+            "an effect arrives within {}{}\n",
+            show_time(document.settings.slice * static_cast<int64_t>(progress.arrives_within)),
+            progress.arrives_later
+                ? ", or later, which is not counted: take longer slices, as by --slice=3s"
+                : "");
     if (progress.looking && progress.period > 0)
         text += "cost of looking: " + show_share_of(*progress.looking, progress.period) +
                 " of the period\n";

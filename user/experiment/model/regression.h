@@ -64,8 +64,15 @@ struct Regression {
 
 // How far a dose's effect reaches.
 struct Response {
+    static constexpr size_t kMaxLags = 16; // it is followed no further
+
     size_t lags = 0;             // slices after its own
     std::vector<double> arrived; // share of the effect, 0, 1, ... slices later, summed up
+    bool is_cut = false;         // something comes later than that
+    bool is_known = false;       // enough slices to tell that
+
+    // Longer slices would follow it more surely.
+    bool is_late() const { return is_cut || 4 * lags > 3 * kMaxLags; }
 };
 
 // From all targets together.

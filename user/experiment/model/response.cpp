@@ -11,7 +11,7 @@ namespace speedbump::experiment {
 
 namespace {
 
-constexpr size_t kMaxLags = 16;
+constexpr size_t kMaxLags = Response::kMaxLags;
 constexpr size_t kLagWindow = 64;     // slices to either side, to see all of a late effect
 constexpr double kLateChance = 0.005; // that noise looks like a late effect, of a run
 
@@ -23,6 +23,10 @@ struct Echo {
 
 constexpr size_t kBefore = kMaxLags + 1; // slices before the dose: nothing comes before its cause
 constexpr size_t kEchoes = kBefore + kMaxLags + 1;
+constexpr size_t kFewestSlices = 4 * kEchoes; // that tell of them
+// Effects that come later than kMaxLags are looked for in sums of so many slices: of as many as
+// there are enough for.
+constexpr size_t kFewSummed = 4, kSummed = 8;
 
 // The sum of drawn[i + back] * values[i + ahead].
 double dot_at(const std::vector<double>& drawn, size_t back, const std::vector<double>& values,
@@ -62,22 +66,24 @@ Echo echo_of(const std::vector<double>& drawn, const std::vector<double>& pace) 
     }
     const auto inverted = inverse(common);
     const std::vector<double> none(kMaxLags + 1);
-    if (!inverted) return {none, none};
+    if (!inverted || pace.size() < kFewestSlices) return {none, none};
     const Matrix effect = product(*inverted, moments);
     // What is the same at every lag is the level of the pace, not an effect.
     double level = 0;
     for (size_t row = 0; row < kBefore; ++row) level += effect(row, 0) / kBefore;
     const std::vector<double> rest = rest_of(drawn, pace, effect);
-    const double pooled = common(0, 0) *
-                          std::inner_product(rest.begin(), rest.end(), rest.begin(), 0.0) /
-                          static_cast<double>(rest.size());
+    const auto slices = static_cast<double>(rest.size());
+    // What is left of few slices is little: the echoes have fitted their noise, too.
+    const double fitted = slices / (slices - kEchoes);
+    const double pooled =
+        common(0, 0) * std::inner_product(rest.begin(), rest.end(), rest.begin(), 0.0) / slices;
     Echo echo;
     for (size_t lag = 0; lag <= kMaxLags; ++lag) {
         echo.after.push_back(effect(kBefore + lag, 0) - level);
         double squares = 0;
         for (size_t i = 0; i + lag < rest.size(); ++i)
             squares += drawn[i] * rest[i + lag] * drawn[i] * rest[i + lag];
-        echo.errors.push_back(std::sqrt(std::max(squares, pooled)) / common(0, 0));
+        echo.errors.push_back(std::sqrt(fitted * std::max(squares, pooled)) / common(0, 0));
     }
     return echo;
 }
@@ -91,10 +97,25 @@ size_t last_lag(const Echo& echo, double limit) {
     return last + 1;
 }
 
+// Of so many slices each.
+std::vector<double> sums_of(const std::vector<double>& values, size_t slices) {
+    std::vector<double> sums((values.size() + slices - 1) / slices);
+    for (size_t i = 0; i < values.size(); ++i) sums[i / slices] += values[i];
+    return sums;
+}
+
+// Whether an effect comes further from its dose than it is followed.
+bool comes_later(const std::vector<double>& drawn, const std::vector<double>& pace, double limit) {
+    const size_t summed = pace.size() < kSummed * kFewestSlices ? kFewSummed : kSummed;
+    const Echo echo = echo_of(sums_of(drawn, summed), sums_of(pace, summed));
+    return last_lag(echo, limit) > kMaxLags / summed + 1;
+}
+
 } // namespace
 
 Response find_response(const SlicedRun& run) {
     Response response;
+    response.is_known = run.units.size() >= kFewSummed * kFewestSlices;
     std::vector<Cell> cells;
     std::vector<Column> columns;
     collect(run, cells, columns);
@@ -107,6 +128,7 @@ Response find_response(const SlicedRun& run) {
             if (cells[cell].target == target) columns[cell].drawn.add_to(drawn, 1);
         const Echo echo = echo_of(drawn, pace);
         response.lags = std::max(response.lags, last_lag(echo, limit));
+        response.is_cut |= response.lags == kMaxLags || comes_later(drawn, pace, limit);
         for (size_t lag = 0; lag <= kMaxLags; ++lag) sum[lag] += echo.after[lag];
     }
     // Noise is on both sides of 0, and its sum may be near 0 where an effect is small: no share of
