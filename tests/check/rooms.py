@@ -16,7 +16,7 @@ NO_FUNCTIONS = "if for while switch else do struct class enum namespace".split()
 LONG_FILES = {}
 LONG_FUNCTIONS = {
     ("user/inject/needed_calls.cpp", "needed_calls"): "a table",
-    ("user/inject/payload_x86_64.cpp", "speedbump_payload_work"): "runs in the target: calls nothing",
+    ("user/inject/payload_code.h", "speedbump_payload_work"): "runs in the target: calls nothing",
 }
 
 # (pattern, the files that may have it, what it is)

@@ -7,7 +7,9 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -20,9 +22,11 @@
 #include "inject/address_space.h"
 #include "inject/blocking_call.h"
 #include "inject/bootstrap.h"
+#include "inject/frame.h"
 #include "inject/payload.h"
 #include "inject/process_state.h"
 #include "inject/safe_point.h"
+#include "inject/stopped.h"
 #include "process/threads.h"
 
 namespace speedbump::inject {
@@ -43,7 +47,7 @@ user_regs_struct interrupted_call(uint64_t number, int64_t result) {
 }
 
 Resumption resume(const user_regs_struct& regs, uint64_t waited_ms = 0) {
-    auto resumption = resumption_of(RemoteMemory(getpid()), regs, waited_ms);
+    auto resumption = resumption_of(RemoteMemory(getpid()), stopped_of(regs), waited_ms);
     EXPECT_TRUE(resumption.has_value());
     return resumption.value_or(Resumption{});
 }
@@ -116,7 +120,7 @@ TEST(Resumption, KnowsWhereTheRestOfATimeIs) {
 TEST(Resumption, RefusesWhatIsNoSyscallInstruction) {
     user_regs_struct regs = interrupted_call(SYS_read, -512);
     regs.rip += 1;
-    EXPECT_FALSE(resumption_of(RemoteMemory(getpid()), regs, 0));
+    EXPECT_FALSE(resumption_of(RemoteMemory(getpid()), stopped_of(regs), 0));
 }
 
 TEST(Resumption, OnlyWhatIsOnTheListIsIssuedAgainAfterEintr) {
@@ -125,7 +129,8 @@ TEST(Resumption, OnlyWhatIsOnTheListIsIssuedAgainAfterEintr) {
             number == SYS_epoll_wait || number == SYS_epoll_pwait || number == SYS_epoll_pwait2;
         EXPECT_EQ(may_be_issued_again(number), again) << number;
         const user_regs_struct regs = interrupted_call(static_cast<uint64_t>(number), -EINTR);
-        EXPECT_EQ(resumption_of(RemoteMemory(getpid()), regs, 0).has_value(), again) << number;
+        EXPECT_EQ(resumption_of(RemoteMemory(getpid()), stopped_of(regs), 0).has_value(), again)
+            << number;
     }
     // What has moved data is no interrupted call.
     EXPECT_EQ(resume(interrupted_call(SYS_recvfrom, 4)).regs.rax, 4u);
@@ -263,17 +268,17 @@ TEST_F(SafePointsHere, OwnCodeIsSafeAndLibcIsNot) {
     bool allocator = false;
     for (const auto& module : *modules_)
         if (module.contains_code(regs.rip)) allocator = module.find("malloc").has_value();
-    EXPECT_EQ(points.judge(regs), allocator ? Stand::kUnsafe : Stand::kUserCode);
+    EXPECT_EQ(points.judge(stopped_of(regs)), allocator ? Stand::kUnsafe : Stand::kUserCode);
     for (const auto& module : *modules_) {
         if (module.soname() != "libc.so.6") continue;
         regs.rip = *module.find("munmap");
-        EXPECT_EQ(points.judge(regs), Stand::kUnsafe);
+        EXPECT_EQ(points.judge(stopped_of(regs)), Stand::kUnsafe);
     }
     regs.rip = reinterpret_cast<uint64_t>(stack); // no module's code
-    EXPECT_EQ(points.judge(regs), Stand::kUnsafe);
+    EXPECT_EQ(points.judge(stopped_of(regs)), Stand::kUnsafe);
     regs.cs = 0x23; // 32-bit code
     regs.rip = reinterpret_cast<uint64_t>(&resume);
-    EXPECT_EQ(points.judge(regs), Stand::kUnsafe);
+    EXPECT_EQ(points.judge(stopped_of(regs)), Stand::kUnsafe);
 }
 
 SafePoints* g_points;
@@ -304,6 +309,108 @@ TEST_F(SafePointsHere, SeesALiveSignalHandler) {
     }).join();
     EXPECT_FALSE(g_outside);
     EXPECT_TRUE(g_inside);
+}
+
+// test_enter(pc, stack, argument): goes there as a thread that was redirected does, and comes back
+// from test_landing.
+extern "C" {
+uint64_t test_saved_stack;
+void test_enter(uint64_t pc, uint64_t stack, uint64_t argument);
+extern const char test_landing[];
+}
+asm(R"(
+    .text
+test_enter:
+    push %rbx
+    push %rbp
+    push %r12
+    push %r13
+    push %r14
+    push %r15
+    mov %rsp, test_saved_stack(%rip)
+    mov %rdi, %rax
+    mov %rsi, %rsp
+    mov %rdx, %rdi
+    jmp *%rax
+test_landing:
+    mov test_saved_stack(%rip), %rsp
+    pop %r15
+    pop %r14
+    pop %r13
+    pop %r12
+    pop %rbp
+    pop %rbx
+    ret
+)");
+
+std::optional<ExtendedState> state_of_a_child() {
+    const pid_t child = fork();
+    if (child == 0) {
+        ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
+        raise(SIGSTOP);
+        _exit(0);
+    }
+    waitpid(child, nullptr, 0);
+    auto state = read_extended_state(child);
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    return state;
+}
+
+// This thread is borrowed by itself, on a stack that ends soon: behind it nothing may be read. The
+// new thread waits for its go in vain.
+TEST(Borrowed, GoesBackFromAStackThatEndsSoon) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    GTEST_SKIP() << "the sanitizers don't know the stack";
+#endif
+    const auto state = state_of_a_child();
+    ASSERT_TRUE(state && state->can_be_restored);
+    constexpr size_t kSize = 256 * 1024;
+    constexpr size_t kPage = 4096;
+    const auto address = [](auto* place) { return reinterpret_cast<uint64_t>(place); };
+    auto* stack = static_cast<char*>(
+        mmap(nullptr, kSize + 16 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    ASSERT_EQ(mprotect(stack, kSize, PROT_READ | PROT_WRITE), 0);
+    void* hole = mmap(nullptr, kRegionSize, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    munmap(hole, kRegionSize);
+    void* place = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    std::memcpy(place, stub_bytes().data, stub_bytes().size);
+    ASSERT_EQ(mprotect(place, kPage, PROT_READ | PROT_EXEC), 0);
+
+    Block block{};
+    block.region = address(hole);
+    block.code_size = (payload_bytes().size + 7) & ~size_t{7};
+    block.all_signals = ~uint64_t{0};
+    block.borrowed = borrowed_offset();
+    block.thread_entry = thread_offset();
+    block.pthread_create = address(&pthread_create);
+    block.pthread_attr_init = address(&pthread_attr_init);
+    block.pthread_attr_setstacksize = address(&pthread_attr_setstacksize);
+    block.munmap = address(&munmap);
+    block.pthread_self = address(&pthread_self);
+    block.pthread_detach = address(&pthread_detach);
+    Resumption resumption;
+    resumption.mode = kResumeRestart;
+    resumption.regs.rsp = address(stack) + kSize - 64;
+    resumption.regs.rip = address(test_landing);
+    const Image image = make_image(resumption, *state, 0, block);
+    std::memcpy(reinterpret_cast<void*>(image.start), image.bytes.data(), image.bytes.size());
+
+    test_enter(address(place), image.entry, image.block);
+
+    EXPECT_EQ(reinterpret_cast<const Block*>(image.block)->error, 0);
+    const auto* region = reinterpret_cast<const volatile Region*>(block.region + kDataOffset);
+    const RemoteMemory memory(getpid());
+    const auto now = [&] {
+        return memory.value<uint32_t>(block.region + kDataOffset + offsetof(Region, state));
+    };
+    for (int i = 0; i < 5000 && now() == kRegionEmpty; ++i) usleep(1000);
+    ASSERT_EQ(now(), kRegionWaiting);
+    close(region->our_fd);
+    for (int i = 0; i < 5000 && now(); ++i) usleep(1000);
+    EXPECT_FALSE(now()) << "the region is still there";
+    munmap(stack, kSize + 16 * kPage);
+    munmap(place, kPage);
 }
 
 TEST(Payload, FitsItsPlaces) {

@@ -28,6 +28,13 @@ tree_test:test_children_from_their_first_call_when_only_the_tree_maps_the_file,\
 test_orphans_of_before_and_later
 control_test:test_detach_returns_when_the_code_is_as_before
 probe_sites_test:test_what_becomes_of_nops_is_not_said_where_it_was_not_tried"
+# Entering processes, where the host's own tests don't do it.
+if [ "$(uname -m)" = aarch64 ] && [ "$1" = bpf ]; then
+    session="$session
+attach_test"
+    [ "${SB_SHORT:-}" != 1 ] ||
+        session="$session:test_a_function_is_slowed_and_as_fast_as_before_afterwards,test_run_slows_python_from_its_first_line"
+fi
 [ "$1" != lockdown ] || session=
 
 [ "$1" != kmod ] || insmod /speed_bump.ko max_targets=64 || exit 1

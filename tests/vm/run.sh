@@ -21,10 +21,15 @@ else
     module=(--add "$out/module/speed_bump.ko:/speed_bump.ko")
 fi
 /usr/bin/python3 "$here/python_zip.py" "$out/python" ${SB_ROOT:+"$SB_ROOT"}
+cores=() # of an emulated machine's Python; those of the host's are not all for it
+for core in ${SB_ROOT:+"$build"/pyext/python/*/speed_bump/_core.*.so}; do
+    [ ! -e "$core" ] || cores+=(--add "$core:/lib/speedbump/cores/")
+done
 
 exec "$root/scripts/vm.sh" "$kernel" "${other[@]}" --memory 2048 --append "$append" \
     --timeout "${SB_TIMEOUT:-2400}" --log "$out/console-$tests.log" \
     --add "$out/python/usr:/usr" --add "$build/speedbump:/bin/" --add "$build/sbctl:/bin/" \
     --add "$build/programs:/programs" --add "$root/tests/runtime:/tests" \
-    --add "$here/guest.sh:/guest.sh" --add "$here/guest_test.py:/tests/" "${module[@]}" \
+    --add "$here/guest.sh:/guest.sh" --add "$here/guest_test.py:/tests/" --add "$here/attach_test.py:/tests/" \
+    --add "$here/registers.py:/tests/" "${cores[@]}" "${module[@]}" \
     -- env SB_TESTS="${SB_TESTS:-}" SB_SHORT="${SB_SHORT:-}" sh /guest.sh "$tests"

@@ -16,6 +16,7 @@
 #include "inject/frame.h"
 #include "inject/payload.h"
 #include "inject/safe_point.h"
+#include "inject/stopped.h"
 #include "inject/wait_watch.h"
 #include "process/memory.h"
 #include "process/remote_elf.h"
@@ -27,13 +28,13 @@ namespace speedbump::inject {
 
 inline constexpr uint64_t kAllSignals = ~uint64_t{0};
 
-// What fire_x86_64.cpp, which knows the process, and borrow_x86_64.cpp, which takes one of its
-// threads, share.
+// What fire.cpp, which knows the process, and borrow.cpp, which takes one of its threads, share.
 struct Fire::Plan {
     pid_t pid = 0;
     const std::vector<NeededCall>* calls = nullptr;
     process::RemoteMemory memory{0};
     SafePoints safe_points;
+    std::optional<uint64_t> thread_block; // see thread_block_distance()
     AddressSpace space;
     WaitWatch waits;
     Fd pid_fd;
@@ -56,6 +57,7 @@ struct Fire::Plan {
         : pid(target),
           memory(target),
           safe_points(process::RemoteMemory(target), modules),
+          thread_block(thread_block_distance(memory, modules)),
           waits(target) {}
 
     std::set<pid_t> refused;             // threads that will never do
@@ -67,7 +69,7 @@ struct Fire::Plan {
     Result<Look> look(pid_t tid, Clock::time_point deadline);
     std::optional<WaitWatch::Wait> known_wait(pid_t tid, const BlockedCall& call);
     uint64_t waited_ms(pid_t tid, const std::optional<WaitWatch::Wait>& before) const;
-    bool may_be_borrowed(pid_t tid, const user_regs_struct& regs);
+    bool may_be_borrowed(pid_t tid, const Stopped& stopped);
     Result<bool> borrow(pid_t tid, const Resumption& wanted);
     Error give_up() const;
     bool had_late_signal() const;

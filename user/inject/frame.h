@@ -9,20 +9,25 @@
 #include <vector>
 
 #include "inject/payload.h"
-#include "inject/safe_point.h"
+#include "inject/stopped.h"
 
 namespace speedbump::inject {
 
-// The extended state of a stopped thread, ready for a signal frame.
+// The extended state of a stopped thread (vector registers and their control), ready for a signal
+// frame.
 struct ExtendedState {
-    std::vector<std::byte> bytes; // with the second magic after it
-    bool live_amx = false;
+    std::vector<std::byte> bytes; // with what ends it
+    // False: a frame would not bring all of it back.
+    bool can_be_restored = true;
+    // On aarch64 where in the bytes it is said where those lie for which the frame has no room; 0:
+    // it has.
+    size_t beyond = 0;
 };
 std::optional<ExtendedState> read_extended_state(pid_t tid);
 
 // What is put on a borrowed thread's stack, and where. From the top: the red zone, which is the
-// thread's own, the code for the region, the extended state, the ucontext that rt_sigreturn
-// restores, the Block, and the canary that a signal handler's frame overwrites.
+// thread's own (x86-64), the code for the region, the extended state, the ucontext that
+// rt_sigreturn restores, the Block, and the canary that a signal handler's frame overwrites.
 struct Image {
     std::vector<std::byte> bytes; // to be written at `start`
     uint64_t start = 0;
@@ -39,6 +44,6 @@ Image make_image(const Resumption& resumption, const ExtendedState& extended, ui
 
 // The index of the stack pointer in a ucontext of 64-bit words; that of the program counter is the
 // next.
-inline constexpr size_t kStackPointerWord = 20;
+extern const size_t kStackPointerWord;
 
 } // namespace speedbump::inject

@@ -48,6 +48,8 @@ size_t frame_size_of(uint64_t features) {
 
 } // namespace
 
+const size_t kStackPointerWord = kR8 + 15;
+
 std::optional<ExtendedState> read_extended_state(pid_t tid) {
     ExtendedState state;
     state.bytes.resize(16384);
@@ -60,7 +62,7 @@ std::optional<ExtendedState> read_extended_state(pid_t tid) {
     std::memcpy(&in_use, state.bytes.data() + kLegacyXsave, 8);
     // A frame that claims more than the task's own size is restored without AVX: leave out AMX,
     // which a task has only on request (arch_prctl, 5.16).
-    state.live_amx = (in_use & kAmxFeatures) != 0;
+    state.can_be_restored = (in_use & kAmxFeatures) == 0;
     uint64_t features = enabled & ~kAmxFeatures;
     size_t size = std::min(frame_size_of(features), buffer.iov_len);
     state.bytes.resize(size + 4);
@@ -78,7 +80,6 @@ std::optional<ExtendedState> read_extended_state(pid_t tid) {
 
 Image make_image(const Resumption& resumption, const ExtendedState& extended, uint64_t signal_mask,
                  const Block& common) {
-    static_assert(kStackPointerWord == kR8 + 15);
     const user_regs_struct& regs = resumption.regs;
     const Bytes payload = payload_bytes();
     Image image;

@@ -37,9 +37,11 @@ void release_thread(pid_t tid) {
     ptrace(PTRACE_DETACH, tid, nullptr, 0L);
 }
 
-Hold hold_thread(pid_t pid, pid_t tid, Clock::time_point deadline, Clock::time_point& since) {
+Hold hold_thread(pid_t pid, pid_t tid, Clock::time_point deadline, Clock::time_point& since,
+                 Seen* seen) {
     if (ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) != 0)
         return errno == ESRCH || has_ended(pid, tid) ? Hold::kGone : Hold::kRefused;
+    if (seen) *seen = see(pid, tid);
     since = Clock::now();
     if (ptrace(PTRACE_INTERRUPT, tid, nullptr, nullptr) != 0) {
         release_thread(tid);
@@ -69,6 +71,7 @@ Hold hold_thread(pid_t pid, pid_t tid, Clock::time_point deadline, Clock::time_p
             return Hold::kStoppedBySignal;
         }
         // A signal was on its way: let it be delivered, the interrupt follows.
+        if (seen) seen->signalled = true;
         if (ptrace(PTRACE_CONT, tid, nullptr, static_cast<long>(signal)) != 0) return Hold::kGone;
     }
 }

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <functional>
 
+#include "inject/stopped.h"
+
 namespace speedbump::inject {
 
 // What became of the wish to stop a thread.
@@ -17,9 +19,10 @@ enum class Hold {
     kRefused, // by the kernel
 };
 
-// Stops one thread by ptrace. `since`: from when on it may have stood still.
+// Stops one thread by ptrace. `since`: from when on it may have stood still. `seen`: what was seen
+// of it before.
 Hold hold_thread(pid_t pid, pid_t tid, std::chrono::steady_clock::time_point deadline,
-                 std::chrono::steady_clock::time_point& since);
+                 std::chrono::steady_clock::time_point& since, Seen* seen = nullptr);
 void release_thread(pid_t tid);
 
 // Runs `work` on a thread of its own with real-time priority where that is allowed: a stop is as

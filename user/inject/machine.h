@@ -13,6 +13,9 @@ namespace speedbump::inject {
 // kUnsupported, with what to do instead, where threads of other processes are not borrowed yet.
 Result<void> can_borrow(pid_t pid);
 
+// kUnsupported where the code of other processes is not changed, nor memory mapped for that.
+Result<void> can_change_code(pid_t pid);
+
 // The architecture that seccomp filters see (AUDIT_ARCH_*).
 extern const uint32_t kAuditArchitecture;
 
@@ -23,6 +26,9 @@ extern const int kPollCall;
 // Of system calls of this processor alone, the one of every processor that blocks, and goes on
 // after a stop, in the same way; others are what they are.
 long common_call(long number);
+
+// The function that the kernel stack of a thread holds while it is in a system call.
+extern const char* const kCallOnKernelStack;
 
 // Where the address space of a process ends, or some way before.
 extern const uint64_t kUserEnd;

@@ -4,21 +4,32 @@
 #include <fmt/format.h>
 #include <linux/audit.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 namespace speedbump::inject {
 
+// The code of a region and its data lie in different pages only where those are small.
 Result<void> can_borrow(pid_t pid) {
+    const long page = sysconf(_SC_PAGESIZE);
+    if (page == 4096) return {};
     return make_error(ErrorKind::kUnsupported,
-                      fmt::format("process {}: Python functions of a process are not hooked from "
-                                  "outside on aarch64 yet",
-                                  pid))
+                      fmt::format("process {}: with pages of {} KB Python functions of a process "
+                                  "are not hooked from outside yet",
+                                  pid, page / 1024))
         .with_hint("take the lines of Python functions out of the targets");
+}
+
+Result<void> can_change_code(pid_t pid) {
+    return make_error(
+        ErrorKind::kUnsupported,
+        fmt::format("process {}: code of a process is not changed on aarch64 yet", pid));
 }
 
 const uint32_t kAuditArchitecture = AUDIT_ARCH_AARCH64;
 const char* const kPollName = "ppoll"; // there is no older one
 const int kPollCall = SYS_ppoll;
-const uint64_t kUserEnd = 0xffff00000000; // of 48 bits, the smallest that distributions have
+const uint64_t kUserEnd = 0xfffffffff000; // of 48 bits, which programs get unasked
+const char* const kCallOnKernelStack = "el0_svc";
 
 long common_call(long number) {
     return number;

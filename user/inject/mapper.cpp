@@ -56,7 +56,7 @@ Result<void> judge_answer(pid_t pid, const MapAnswer& answer) {
 
 Result<void> map_memory(pid_t pid, const std::vector<MapOrder>& orders,
                         const int (&files)[kMappedFiles], Clock::time_point deadline) {
-    if (auto can = can_borrow(pid); !can) return can;
+    if (auto can = can_change_code(pid); !can) return can;
     const Fd pid_fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
     if (!pid_fd.valid()) return errno_error(fmt::format("process {}", pid), errno);
     const Result<Fd> lock = lock_target(pid, pid_fd, deadline);

@@ -18,7 +18,7 @@
 namespace speedbump::inject {
 
 // How it is known: recorded with the raw_syscalls tracepoints, for each Python and its way of
-// hooking, and read from the sources of what runs there: payload_x86_64.cpp, pyext/src, CPython's
+// hooking, and read from the sources of what runs there: payload_code.h, pyext/src, CPython's
 // locks, and of glibc 2.17 to 2.42 pthread_create(), pthread_getattr_np(), malloc() and dlopen().
 // What a version or a setting of these (GLIBC_TUNABLES) does another way is listed too, as long as
 // a refusal for it would not meet programs that never make the call: what glibc does without goes
@@ -37,7 +37,7 @@ const std::vector<NeededCall>& needed_calls() {
     constexpr uint64_t kNameMemory = 0x53564d41; // PR_SET_VMA
     constexpr bool kMayFail = true;
     static const std::vector<NeededCall> calls = {
-        // The borrowed thread (payload_x86_64.cpp), and pthread_create() on it.
+        // The borrowed thread (the payload), and pthread_create() on it.
         {"rt_sigprocmask", SYS_rt_sigprocmask, {SIG_SETMASK}},
         {"rt_sigreturn", SYS_rt_sigreturn, {}},
         {"mmap", SYS_mmap, {0, kRegionSize, kData, kPrivate | MAP_FIXED_NOREPLACE, kNoFile}},

@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <sys/syscall.h>
+#include <sys/ucontext.h>
 
-#include <csignal>
-#include <cstdint>
+#include <cerrno>
 
-// For the files whose code is copied into targets (payload.h).
-#define PAYLOAD __attribute__((section("speedbump_payload"), used, noinline))
-#define PAYLOAD_INLINE static inline __attribute__((always_inline))
+#include "inject/payload_tools.h"
 
 namespace {
 
-PAYLOAD_INLINE long raw_call(long number, long a = 0, long b = 0, long c = 0, long d = 0,
-                             long e = 0, long f = 0) {
+PAYLOAD_INLINE long raw_call(long number, long a, long b, long c, long d, long e, long f) {
     register long r10 asm("r10") = d;
     register long r8 asm("r8") = e;
     register long r9 asm("r9") = f;
@@ -25,47 +21,25 @@ PAYLOAD_INLINE long raw_call(long number, long a = 0, long b = 0, long c = 0, lo
     return result;
 }
 
-struct KernelTime {
-    long seconds;
-    long nanoseconds;
-};
-
-struct KernelPollFd {
-    int fd;
-    short events;
-    short revents;
-};
-
-PAYLOAD_INLINE void pause_ns(long nanoseconds) {
-    KernelTime time{0, nanoseconds};
-    raw_call(SYS_nanosleep, reinterpret_cast<long>(&time), 0);
+// Has the thread go on after its call, which failed.
+PAYLOAD_INLINE void fail_call_of(ucontext_t* context) {
+    context->uc_mcontext.gregs[REG_RIP] += 2; // after the syscall instruction
+    context->uc_mcontext.gregs[REG_RAX] = -EINTR;
 }
 
-template <typename F>
-PAYLOAD_INLINE F* function(uint64_t address) {
-    return reinterpret_cast<F*>(address);
+// The fourth argument of the call that is issued again.
+PAYLOAD_INLINE long time_of_call(const ucontext_t* context) {
+    return context->uc_mcontext.gregs[REG_R10];
+}
+PAYLOAD_INLINE void set_time_of_call(ucontext_t* context, long time) {
+    context->uc_mcontext.gregs[REG_R10] = time;
 }
 
-constexpr uint64_t kNoHandler = 1; // SIG_DFL and SIG_IGN interrupt nothing
-
-struct KernelAction {
-    uint64_t handler, flags, restorer, mask;
-};
-
-PAYLOAD_INLINE KernelAction action_of(long signal) {
-    KernelAction action{0, 0, 0, 0};
-    raw_call(SYS_rt_sigaction, signal, 0, reinterpret_cast<long>(&action), 8);
-    return action;
-}
-
-// Whether no call fails with EINTR because of a signal.
-PAYLOAD_INLINE bool all_handlers_restart() {
-    bool all = true;
-    for (long number = 1; number <= 64; ++number) {
-        const KernelAction action = action_of(number);
-        if (action.handler > kNoHandler && !(action.flags & SA_RESTART)) all = false;
-    }
-    return all;
+// Where the copy of this code that runs begins.
+PAYLOAD_INLINE uint64_t own_begin() {
+    uint64_t address;
+    asm("lea __start_speedbump_payload(%%rip), %0" : "=r"(address));
+    return address;
 }
 
 } // namespace

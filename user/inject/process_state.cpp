@@ -12,6 +12,7 @@
 #include <string_view>
 #include <thread>
 
+#include "inject/machine.h"
 #include "process/threads.h"
 #include "util/proc.h"
 
@@ -109,7 +110,7 @@ std::optional<BlockedCall> watch_for_call(pid_t pid, pid_t tid) {
     const std::string stack = fmt::format("/proc/{}/task/{}/stack", pid, tid);
     for (int look = 0;;) {
         if (std::optional<BlockedCall> call = read_blocked_call(pid, tid)) return call;
-        if (read_proc(stack).find("do_syscall_64") != std::string::npos) return unknown;
+        if (read_proc(stack).find(kCallOnKernelStack) != std::string::npos) return unknown;
         if (++look == kLooksAtRunning) return std::nullopt;
         std::this_thread::sleep_for(kBetweenLooks);
     }

@@ -5,12 +5,11 @@
 #include <sys/user.h>
 
 #include <cstdint>
-#include <optional>
-#include <string>
+#include <string_view>
 #include <vector>
 
-#include "inject/payload.h"
-#include "inject/process_state.h"
+#include "inject/stopped.h"
+#include "process/memory.h"
 #include "process/remote_elf.h"
 
 namespace speedbump::inject {
@@ -24,6 +23,9 @@ enum class Stand {
     kUnsafe,
 };
 
+// Whether a function of libc of this name calls nothing and takes no lock.
+bool is_leaf_function(std::string_view name);
+
 // Judges by registers and memory whether a thread may call pthread_create where it stands: it
 // must hold no lock of libc, the loader or the allocator. Knows the modules of one process at one
 // moment. Only reads.
@@ -31,7 +33,7 @@ class SafePoints {
   public:
     SafePoints(process::RemoteMemory memory, const std::vector<process::RemoteModule>& modules);
 
-    Stand judge(const user_regs_struct& regs) const;
+    Stand judge(const Stopped& stopped) const;
     // Whether a signal handler's frame lies between the stack pointer and `stack_end`.
     bool has_signal_frame(uint64_t stack_pointer, uint64_t stack_end) const;
 
@@ -39,7 +41,7 @@ class SafePoints {
     bool is_user_code(uint64_t address) const;
     bool in_ranges(const std::vector<process::RemoteModule::Range>& ranges, uint64_t address) const;
     bool is_leaf(const user_regs_struct& regs) const;
-    bool called_from_allocator(uint64_t stack_pointer) const;
+    bool called_from_allocator(const user_regs_struct& regs) const;
 
     process::RemoteMemory memory_;
     const std::vector<process::RemoteModule>* modules_;
@@ -48,32 +50,5 @@ class SafePoints {
     std::vector<process::RemoteModule::Range> loader_;
     std::vector<process::RemoteModule::Range> allocator_; // preloaded ones
 };
-
-// The registers with which an interrupted thread goes on as if it had never been stopped.
-struct Resumption {
-    user_regs_struct regs{};
-    ResumeMode mode = kResumeFrame;
-    Repeat repeat = kRepeatNothing;
-    // Of a call that is issued again with a relative time-out: where that lies (see Block).
-    struct TimeLeft {
-        uint64_t address = kTimeInRegister;
-        uint64_t unit_ns = 1; // of its second word
-    };
-    std::optional<TimeLeft> time_left;
-    // For a thread that is let go at once, where its own registers would not do: the kernel then
-    // restarts the call, or makes it fail when a signal has come, as only it can know.
-    std::optional<user_regs_struct> released;
-};
-
-// The system call that a stopped thread was in.
-BlockedCall call_of(const user_regs_struct& regs);
-// Whether a stopped thread stands in a system call that the stop has interrupted.
-bool was_interrupted(const user_regs_struct& regs);
-
-// The kernel's own restart work, for a thread stopped with `regs`. `waited_ms` is how long a call
-// with a relative time-out has been waiting; it is taken off. Nothing when the call site is none,
-// or when the call must not be issued again.
-std::optional<Resumption> resumption_of(const process::RemoteMemory& memory,
-                                        const user_regs_struct& regs, uint64_t waited_ms);
 
 } // namespace speedbump::inject

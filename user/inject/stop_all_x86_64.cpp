@@ -23,7 +23,7 @@
 #include "inject/blocking_call.h"
 #include "inject/hold.h"
 #include "inject/process_state.h"
-#include "inject/safe_point.h"
+#include "inject/stopped.h"
 #include "inject/wait_watch.h"
 #include "process/memory.h"
 #include "process/threads.h"
@@ -143,7 +143,7 @@ bool HeldProcess::take_registers(pid_t tid, const std::optional<WaitWatch::Wait>
             waited_ms = static_cast<uint64_t>(
                 std::chrono::duration_cast<milliseconds>(Clock::now() - wait->begin).count());
     }
-    if (const auto resumed = resumption_of(memory_, thread.regs, waited_ms))
+    if (const auto resumed = resumption_of(memory_, stopped_of(thread.regs), waited_ms))
         thread.released = resumed->released;
     threads_.push_back(thread);
     return true;

@@ -16,6 +16,7 @@
 #include "engine/python/cores.h"
 #include "engine/python/python_engine.h"
 #include "inject/injector.h"
+#include "inject/machine.h"
 #include "inject/seccomp_filter.h"
 #include "target_process.h"
 
@@ -140,7 +141,7 @@ TEST_P(EveryPython, ExactlyTheNeededCalls) {
 
 TEST(Seccomp, EveryNeededCallIsNamedWhereItWouldKill) {
     // These the program itself makes, in its sleep.
-    std::set<int> own = {SYS_restart_syscall, SYS_poll};
+    std::set<int> own = {SYS_restart_syscall, inject::kPollCall};
     for (int number : needed_numbers()) {
         if (own.contains(number)) continue;
         const FilterFile file(make_filter({number}, SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_ALLOW));

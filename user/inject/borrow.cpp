@@ -18,7 +18,6 @@ namespace {
 
 using process::RemoteMemory;
 
-constexpr uint64_t kFlagsToClear = 0x100 | 0x400 | 0x40000; // TF, DF, AC
 // Below what is put on a borrowed stack: for the program's own signal handlers, whose frame has its
 // place in the image.
 constexpr uint64_t kHandlerRoom = 4096;
@@ -31,30 +30,29 @@ constexpr std::chrono::milliseconds kClockSlack{5};
 // nobody. False when the thread can't be used.
 Result<bool> Fire::Plan::borrow(pid_t tid, const Resumption& wanted) {
     std::optional<ExtendedState> extended = read_extended_state(tid);
-    if (!extended || extended->live_amx) return false;
+    if (!extended) return false;
+    if (!extended->can_be_restored) {
+        doubts[tid] = "uses the registers of a matrix unit, which would not be brought back";
+        return false;
+    }
     uint64_t signal_mask = 0;
     if (ptrace(PTRACE_GETSIGMASK, tid, 8, &signal_mask) != 0) return false;
 
     const user_regs_struct& regs = wanted.regs;
+    const uint64_t stack_pointer = stack_pointer_of(regs);
     const Image image = make_image(wanted, *extended, signal_mask, block);
-    const std::optional<uint64_t> floor = space.stack_floor(memory, regs.rsp, regs.fs_base);
+    const std::optional<uint64_t> floor =
+        space.stack_floor(memory, stack_pointer, thread_block_of(tid, regs, thread_block));
     if (!floor || image.start < *floor + kHandlerRoom) {
-        doubts[tid] = floor
-                          ? fmt::format("has {} bytes of stack left, and an attach needs {}",
-                                        regs.rsp - *floor, regs.rsp - image.start + kHandlerRoom)
-                          : "runs on a stack that is not the thread's own, whose end is not known";
-        too_deep[tid] = regs.rsp;
+        doubts[tid] =
+            floor ? fmt::format("has {} bytes of stack left, and an attach needs {}",
+                                stack_pointer - *floor, stack_pointer - image.start + kHandlerRoom)
+                  : "runs on a stack that is not the thread's own, whose end is not known";
+        too_deep[tid] = stack_pointer;
         return false;
     }
     if (!write_stack(image.start, image.bytes.data(), image.bytes.size())) return false;
-    user_regs_struct start = regs;
-    start.rip = stub;
-    start.rsp = image.entry;
-    start.rdi = image.block;
-    start.orig_rax = kAllSignals; // -1: no system call, nothing for the kernel to restart
-    start.rax = 0;
-    start.eflags &= ~static_cast<unsigned long long>(kFlagsToClear);
-    if (ptrace(PTRACE_SETREGS, tid, nullptr, &start) != 0) return false;
+    if (!set_registers(tid, start_at(regs, stub, image.entry, image.block))) return false;
     fired = true;
     resumption = wanted;
     mask = signal_mask;
@@ -87,22 +85,26 @@ uint64_t Fire::Plan::waited_ms(pid_t tid, const std::optional<WaitWatch::Wait>& 
 }
 
 // Whether a held thread stands well, but for its stack.
-bool Fire::Plan::may_be_borrowed(pid_t tid, const user_regs_struct& regs) {
+bool Fire::Plan::may_be_borrowed(pid_t tid, const Stopped& stopped) {
     const std::optional<ThreadStatus> status = read_status(pid, tid);
     if (!status) return false;
-    if (auto forbidden = seccomp_obstacle(pid, tid, status->seccomp, *calls)) {
+    auto forbidden = seccomp_obstacle(pid, tid, status->seccomp, *calls);
+    if (!forbidden)
+        if (const auto never = why_never(tid))
+            forbidden = make_error(ErrorKind::kUnsupported,
+                                   fmt::format("process {}: thread {} {}", pid, tid, *never));
+    if (forbidden) {
         refused.insert(tid);
         if (!refusal) refusal = std::move(forbidden);
         return false;
     }
-    if (static_cast<int64_t>(regs.orig_rax) >= 0 &&
-        (status->pending_signals & ~status->blocked_signals) != 0)
+    if (stopped.in_kernel && (status->pending_signals & ~status->blocked_signals) != 0)
         return false;
-    if (was_interrupted(regs) &&
-        judge_interruption(pid_fd.get(), call_of(regs)) == Interruption::kHarmful)
+    if (stopped.call && judge_interruption(pid_fd.get(), *stopped.call) == Interruption::kHarmful)
         return false;
-    return safe_points.judge(regs) != Stand::kUnsafe &&
-           !safe_points.has_signal_frame(regs.rsp, space.stack_end(regs.rsp));
+    const uint64_t stack_pointer = stack_pointer_of(stopped.regs);
+    return safe_points.judge(stopped) != Stand::kUnsafe &&
+           !safe_points.has_signal_frame(stack_pointer, space.stack_end(stack_pointer));
 }
 
 Result<Fire::Plan::Look> Fire::Plan::look(pid_t tid, Clock::time_point deadline) {
@@ -123,7 +125,8 @@ Result<Fire::Plan::Look> Fire::Plan::look(pid_t tid, Clock::time_point deadline)
 
     doubts.erase(tid); // not before: what waits for a CPU after a stop is as deep as it was
     Clock::time_point begin;
-    switch (hold_thread(pid, tid, deadline, begin)) {
+    Seen seen;
+    switch (hold_thread(pid, tid, deadline, begin, &seen)) {
         case Hold::kHeld:
             break;
         case Hold::kGone:
@@ -148,13 +151,15 @@ Result<Fire::Plan::Look> Fire::Plan::look(pid_t tid, Clock::time_point deadline)
         return make_error(ErrorKind::kIo,
                           fmt::format("process {} runs another program by now", pid));
     }
-    user_regs_struct regs = {};
-    if (ptrace(PTRACE_GETREGS, tid, nullptr, &regs) != 0) {
+    const std::optional<Stopped> stopped = read_stopped(pid, tid, seen);
+    if (!stopped) {
         release();
         return Look::kGone;
     }
-    std::optional<Resumption> possible = resumption_of(memory, regs, waited_ms(tid, wait));
-    if (possible && may_be_borrowed(tid, regs)) {
+    if (stopped->is_unclear)
+        doubts[tid] = "stands at a system call, and whether that has begun is not known";
+    std::optional<Resumption> possible = resumption_of(memory, *stopped, waited_ms(tid, wait));
+    if (possible && may_be_borrowed(tid, *stopped)) {
         Result<bool> borrowed = borrow(tid, *possible);
         if (!borrowed || *borrowed) {
             release();
@@ -162,8 +167,8 @@ Result<Fire::Plan::Look> Fire::Plan::look(pid_t tid, Clock::time_point deadline)
             return Look::kFired;
         }
     }
-    if (possible && possible->released) ptrace(PTRACE_SETREGS, tid, nullptr, &*possible->released);
-    release();
+    let_go(pid, tid, possible ? possible->released : std::nullopt);
+    report.stopped += Clock::now() - begin;
     return Look::kUnsafe;
 }
 
@@ -198,7 +203,8 @@ bool Fire::Plan::had_late_signal() const {
     if (!memory.read(image_at, words.data(), words.size() * 8)) return false;
     for (size_t i = kStackPointerWord; i + 1 < words.size(); ++i) {
         const bool is_ours = image_at + (i - kStackPointerWord) * 8 == frame_at;
-        if (!is_ours && words[i] == resumption.regs.rsp && words[i + 1] == resumption.regs.rip)
+        if (!is_ours && words[i] == stack_pointer_of(resumption.regs) &&
+            words[i + 1] == program_counter_of(resumption.regs))
             return true;
     }
     return false;
