@@ -163,6 +163,7 @@ struct sb_state {
 #define SB_EVENT_EDGE 4u  /* any fork, while record_edges */
 #define SB_EVENT_JOIN 5u  /* a process entered the cgroup */
 #define SB_EVENT_LEAVE 6u /* a member left the cgroup */
+#define SB_EVENT_RISE 7u  /* a member runs a program with other rights, and is none any more */
 
 struct sb_event {
     __u32 type;

@@ -134,7 +134,7 @@ int BPF_PROG(sb_exec, struct task_struct *task, int old_pid, struct linux_binprm
 			true);
 	/* Who runs with other rights from here on is none of the caller's. */
 	if (member && control.only_own && BPF_CORE_READ_BITFIELD_PROBED(program, secureexec))
-		sb_leave(SB_EVENT_LEAVE, task);
+		sb_leave(SB_EVENT_RISE, task);
 	return 0;
 }
 

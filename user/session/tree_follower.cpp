@@ -93,6 +93,8 @@ void TreeFollower::handle(const TreeEvent& event) {
         case TreeEvent::Type::kExit:
         case TreeEvent::Type::kLeave:
             return handle_end(event);
+        case TreeEvent::Type::kRise:
+            return handle_rise(event);
         case TreeEvent::Type::kEdge:
             return; // recorded while the tree was built only
     }
@@ -125,13 +127,24 @@ void TreeFollower::handle_exec(const TreeEvent& event) {
     // are in the memory itself are gone in any case.
     if (event.parent_tgid != 0 || !outlives_exec_) probes_.drop(event.tgid);
     if (hooks_) hooks_->execed(event.pid);
-    if (!process::is_ours(event.pid)) { // a program that runs with other rights
+    if (!process::is_ours(event.pid)) { // where the kernel did not say so
         tree_.remove_member(event.tgid);
-        TreeEvent left = event;
-        left.type = TreeEvent::Type::kLeave;
-        return handle_end(left);
+        return handle_rise(event);
     }
     finder_.look_at(*member);
+}
+
+// The kernel calls it so for a set-user-ID program, and where the system's security policy gives
+// the program a domain of its own, too.
+void TreeFollower::handle_rise(TreeEvent event) {
+    const Member* member = members_.find(event.tgid);
+    if (!member || !member->alive) return;
+    warn_(
+        fmt::format("process {} ({}) runs a program with other rights now, which are not yours: it "
+                    "is no longer slowed",
+                    event.pid, event.command));
+    event.type = TreeEvent::Type::kLeave;
+    handle_end(event);
 }
 
 void TreeFollower::handle_end(const TreeEvent& event) {

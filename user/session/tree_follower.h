@@ -84,6 +84,7 @@ class TreeFollower {
     void handle(const tree::TreeEvent& event);
     void handle_birth(const tree::TreeEvent& event);
     void handle_exec(const tree::TreeEvent& event);
+    void handle_rise(tree::TreeEvent event);
     void handle_end(const tree::TreeEvent& event);
     void take_in(const tree::TreeLook& look);
     void warn_of_losses(uint64_t events, uint64_t missed);

@@ -14,7 +14,7 @@ namespace speedbump::tree {
 
 // What the kernel side says of the tree (bpf/abi.h: sb_event), PIDs as this program sees them.
 struct TreeEvent {
-    enum class Type { kFork = 1, kExec, kExit, kEdge, kJoin, kLeave } type;
+    enum class Type { kFork = 1, kExec, kExit, kEdge, kJoin, kLeave, kRise } type;
     uint32_t tgid = 0;
     uint32_t parent_tgid = 0; // kExec: the thread that did it, 0: the leader
     pid_t pid = 0;
