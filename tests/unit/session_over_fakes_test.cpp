@@ -442,7 +442,7 @@ TEST_F(SessionOverFakes, EndsWithTheLastMember) {
 
 TEST_F(SessionOverFakes, WhatCannotBePutBackIsSaid) {
     const auto session = attach(kMixed);
-    for (const char* const call : {"attach narrow", "open hooks", "configure hooks"}) {
+    for (const char* const call : {"attach wide", "open hooks", "configure hooks"}) {
         session->take_out(false, {});
         EXPECT_THAT(probes_->in_place(), IsEmpty());
         EXPECT_THAT(hooks_->hooked, IsEmpty());

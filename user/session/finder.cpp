@@ -14,6 +14,12 @@ namespace speedbump::session {
 
 using process::FileKey;
 
+namespace {
+
+constexpr auto kLongestFirstLook = std::chrono::milliseconds(500);
+
+} // namespace
+
 // --- all at the beginning
 
 Result<void> Finder::find_all() {
@@ -44,11 +50,11 @@ Result<void> Finder::find_all() {
         if (auto probed = probes_.probe(member); !probed)
             return std::move(probed).error().with_context(
                 fmt::format("process {} ({})", member.pid, member.command));
-    // A program that has not started yet can wait until its children are covered as well.
-    if (!options_.run_command.empty()) {
-        do probes_.look_for_outsiders();
-        while (probes_.is_looking());
-    }
+    // Children are covered from their first instruction once probes are wide. A program that has
+    // not started yet can wait for that, however many processes there are to look at.
+    const auto end = Clock::now() + kLongestFirstLook;
+    do probes_.look_for_outsiders();
+    while (probes_.is_looking() && (!options_.run_command.empty() || Clock::now() < end));
     return {};
 }
 
