@@ -127,8 +127,26 @@ TEST(Slices, OfAnEffectThatComesLaterThanItIsFollowedCallNothingHidden) {
         EXPECT_NE(result_of(results, 0).verdict, Verdict::kHidden) << late;
         const std::string table = speedbump::report::experiment_table(document, results, {});
         EXPECT_EQ(table.find("or later, which is not counted") == std::string::npos, is_followed);
-        if (is_followed) EXPECT_EQ(progress.arrives_within, late + 2);
+        if (is_followed) {
+            EXPECT_EQ(progress.arrives_within, late + 2);
+        }
     }
+}
+
+// One look may take noise for one: it needs two, of different slices.
+TEST(Slices, AreNotCalledLateByChance) {
+    size_t suspected = 0, confirmed = 0;
+    for (uint64_t seed = 1; seed <= 1000; ++seed) {
+        const bool first = look_at_slices(measured({1, 1}, 600, seed, 0.05), 0.01).is_late;
+        suspected += first;
+        confirmed += first && is_late_after(measured({1, 1}, 1200, seed, 0.05), 600);
+    }
+    EXPECT_GT(suspected, 0u); // else nothing was asked
+    EXPECT_LT(suspected, 60u);
+    EXPECT_LE(confirmed, 4u);
+    const Document late = measured({1, 1}, 2400, 1, 0.01, 40);
+    EXPECT_TRUE(is_late_after(late, 1200));
+    EXPECT_FALSE(is_late_after(late, 2000)); // too few to tell
 }
 
 // Few slices may look like a slack by chance, and then an interval reaches to none.

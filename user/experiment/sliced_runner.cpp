@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "experiment/analysis.h"
@@ -25,12 +26,16 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr auto kGuardTick = milliseconds(50);
-constexpr double kLargestShare = 1; // of a unit's time
-constexpr size_t kPiloted = 10;     // of so many targets at most, hidden ones get larger doses
-constexpr double kFirstLook = 1;    // s, until the intervals are looked at for the first time
-constexpr double kShownEach = 1;    // s
+constexpr uint64_t kFewestCalls = 10; // fewer are counted once more, and longer:
+constexpr auto kLongPlain = std::chrono::seconds(2);
+constexpr double kFirstLook = 1; // s, until the intervals are looked at for the first time
+constexpr double kShownEach = 1; // s
 constexpr double kLookGrowth = 1.5;
 constexpr int kSliceGrowth = 4;
+
+nanoseconds longer(nanoseconds slice) {
+    return std::min<nanoseconds>(kSliceGrowth * slice, kLongestSwitched);
+}
 
 class SlicedRunner {
   public:
@@ -49,6 +54,7 @@ class SlicedRunner {
     bool has_time(nanoseconds before) const;
     bool may_begin_smaller() const;
     bool may_begin_longer() const;
+    bool arrives_late(const SlicedLook& seen);
     void begin_smaller();
     void lengthen_slice();
     void forget_measured();
@@ -64,8 +70,9 @@ class SlicedRunner {
     // What all begins anew with, if it does.
     enum class Anew { kNot, kSmallerDoses, kLongerSlices };
     Anew anew_ = Anew::kNot;
-    nanoseconds pilot_{0};    // what it took to choose doses
-    bool is_precise_ = false; // as it was looked at last
+    nanoseconds pilot_{0};            // what it took to choose doses
+    bool is_precise_ = false;         // as it was looked at last
+    std::optional<size_t> suspected_; // slices, when effects first seemed to be late
     double next_look_s_ = kFirstLook;
     double shown_s_ = 0;
     uint8_t highest_ = kLevels; // level that is drawn: the guards left out what is larger
@@ -85,28 +92,28 @@ void SlicedRunner::keep_within_slice() {
     }
 }
 
-// Each target that matters slows a unit by the same share. The more there are, the more seldom each
-// does, so that all together stay within the guard.
+// Each target that matters slows a unit by the same share, and the more there are, the more seldom
+// each does, so that all together stay within the guard. One that is hidden gets no more: beyond
+// its slack it would hide what matters now.
 void SlicedRunner::choose_doses() {
-    size_t count = 0;
-    for (const auto& group : subject_.groups()) count += !group.empty();
-    const double share = std::min(share_, request_.max_slowdown);
-    if (request_.doses.empty()) chance_ = chance_of(count, share, request_.max_slowdown);
-    const bool is_piloted = count <= kPiloted;
-    std::optional<Slice> plain; // one for all where none is piloted: a hundred would take a minute
-    for (size_t target = 0; target < document_.targets.size() && !subject_.stop(); ++target) {
-        Target& described = document_.targets[target];
-        if (subject_.groups()[target].empty()) continue;
-        if (!request_.doses.empty()) {
-            described.doses = {request_.doses.back()};
-        } else {
-            if (is_piloted || !plain) plain = subject_.measure_plain();
-            if (!plain) continue;
-            const double largest = is_piloted ? kLargestShare : share;
-            if (const auto dose = subject_.find_dose(target, *plain, share, share, largest))
-                described.doses = {*dose};
-        }
+    std::vector<size_t> named;
+    for (size_t target = 0; target < document_.targets.size(); ++target)
+        if (!subject_.groups()[target].empty()) named.push_back(target);
+    if (!request_.doses.empty()) {
+        for (const size_t target : named) document_.targets[target].doses = {request_.doses.back()};
+        return;
     }
+    const double share = std::min(share_, request_.max_slowdown);
+    chance_ = chance_of(named.size(), share, request_.max_slowdown);
+    hooks_.say("choosing the delays");
+    auto plain = subject_.measure_plain();
+    const auto is_rare = [&](size_t target) { return plain->calls[target] < kFewestCalls; };
+    if (plain && std::any_of(named.begin(), named.end(), is_rare))
+        plain = subject_.measure_plain(kLongPlain);
+    if (!plain) return;
+    for (const size_t target : named)
+        if (const auto dose = subject_.dose_of(target, *plain, share))
+            document_.targets[target].doses = {*dose};
 }
 
 TrialPlan SlicedRunner::plan() const {
@@ -149,6 +156,7 @@ void SlicedRunner::leave_out_largest(Trial& trial, const std::string& why) {
 void SlicedRunner::forget_measured() {
     anew_ = Anew::kNot;
     document_.sliced.reset();
+    suspected_.reset();
     next_look_s_ = kFirstLook;
     shown_s_ = 0;
 }
@@ -164,10 +172,20 @@ bool SlicedRunner::may_begin_smaller() const {
            has_time(pilot_);
 }
 
-// The length of slices is the runner's own choice, too.
+// The length of slices is the runner's own choice, too. Of few longer ones less would be known.
 bool SlicedRunner::may_begin_longer() const {
-    return request_.slice.count() == 0 && document_.settings.slice < kLongestSwitched &&
-           has_time(nanoseconds(0));
+    const nanoseconds slice = document_.settings.slice;
+    const nanoseconds needed = fewest_slices(Response::kLateLags) * longer(slice);
+    return request_.slice.count() == 0 && slice < kLongestSwitched && has_time(nanoseconds(0)) &&
+           (request_.time.count() == 0 || subject_.elapsed() + needed <= request_.time);
+}
+
+// A second time, by other slices.
+bool SlicedRunner::arrives_late(const SlicedLook& seen) {
+    if (!seen.is_late) return false;
+    if (suspected_) return is_late_after(document_, *suspected_);
+    suspected_ = document_.sliced->slices();
+    return false;
 }
 
 void SlicedRunner::begin_smaller() {
@@ -187,7 +205,7 @@ void SlicedRunner::begin_smaller() {
 // Effects arrive later than they are followed, or nearly so.
 void SlicedRunner::lengthen_slice() {
     nanoseconds& slice = document_.settings.slice;
-    slice = std::min<nanoseconds>(kSliceGrowth * slice, kLongestSwitched);
+    slice = longer(slice);
     hooks_.say("effects arrive late: slices of " + show_time(slice) + " from now on");
     forget_measured();
 }
@@ -212,7 +230,7 @@ void SlicedRunner::look(const Trial& trial) {
     const bool may_be_smaller = may_begin_smaller(), may_be_longer = may_begin_longer();
     if (!may_be_smaller && !may_be_longer && request_.precision <= 0) return;
     const SlicedLook seen = look_at_slices(document_, request_.precision);
-    if (may_be_longer && seen.is_late)
+    if (may_be_longer && arrives_late(seen))
         anew_ = Anew::kLongerSlices;
     else if (may_be_smaller && seen.bends) // they bend what they measure
         anew_ = Anew::kSmallerDoses;

@@ -183,6 +183,21 @@ SlicedLook look_at_slices(const Document& document, double precision) {
     return {are_precise, bends(fitted.regression, limits_of(document)), fitted.response.is_late()};
 }
 
+bool is_late_after(const Document& document, size_t from) {
+    SlicedRun run = model_run(document, 0).run;
+    if (run.units.size() < from + Response::kFewestKnown) return false;
+    const auto cut = [from](auto& values) {
+        values.erase(values.begin(), values.begin() + static_cast<ptrdiff_t>(from));
+    };
+    cut(run.units);
+    for (TargetSlices& target : run.targets) {
+        cut(target.steps);
+        cut(target.injected);
+        cut(target.delays);
+    }
+    return find_response(run).is_late();
+}
+
 std::string nothing_known(const Document& document, size_t progress) {
     const std::string& name = document.progress[progress];
     if (document.sliced) {

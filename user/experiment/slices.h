@@ -39,6 +39,11 @@ struct SlicedLook {
 // The document has slices.
 SlicedLook look_at_slices(const Document& document, double precision);
 
+// Whether effects arrive later than they are followed by what was measured after the first `from`
+// slices alone. A look may say so by chance, and looks are many. False where too few slices are
+// left to tell.
+bool is_late_after(const Document& document, size_t from);
+
 // Why nothing was concluded for a progress point of which that is so.
 std::string nothing_known(const Document& document, size_t progress);
 

@@ -57,6 +57,10 @@ void join(Target& all, Target target) {
     for (std::string& note : target.notes) all.notes.push_back(std::move(note));
 }
 
+double period_of(const Slice& slice) {
+    return ns(slice.progress_time[0]) / static_cast<double>(slice.progress[0]);
+}
+
 } // namespace
 
 Result<void> Subject::attach(uint32_t columns) {
@@ -199,27 +203,32 @@ Result<void> Subject::warm_up() {
     return {};
 }
 
-std::optional<Slice> Subject::measure_plain() {
-    auto plain = measure({ArmKind::kProbe, 0, {}}, arm_length_);
+std::optional<Slice> Subject::measure_plain(nanoseconds least) {
+    auto plain = measure({ArmKind::kProbe, 0, {}}, std::max(least, arm_length_));
     if (plain && plain->progress[0] == 0) return std::nullopt;
     return plain;
 }
 
-std::optional<nanoseconds> Subject::find_dose(size_t target, const Slice& plain, double seen,
-                                              double first, double largest) {
+std::optional<nanoseconds> Subject::dose_of(size_t target, const Slice& plain, double share) {
     Target& described = document_.targets[target];
-    hooks_.say("choosing the delays of " + described.name);
     const double calls = static_cast<double>(plain.calls[target]);
     if (calls == 0) {
         described.notes.push_back("was not called");
         return std::nullopt;
     }
-    const double period = ns(plain.progress_time[0]) / static_cast<double>(plain.progress[0]);
     const double calls_per_unit = calls / static_cast<double>(plain.progress[0]);
-    const double least = ns(least_dose(target));
-    nanoseconds delay(static_cast<int64_t>(
-        std::clamp(first * period / calls_per_unit, least, ns(targets::kMaxDelay) / 1000)));
-    if (first >= largest) return delay;
+    return nanoseconds(
+        static_cast<int64_t>(std::clamp(share * period_of(plain) / calls_per_unit,
+                                        ns(least_dose(target)), ns(targets::kMaxDelay) / 1000)));
+}
+
+std::optional<nanoseconds> Subject::find_dose(size_t target, const Slice& plain, double seen,
+                                              double first, double largest) {
+    hooks_.say("choosing the delays of " + document_.targets[target].name);
+    const auto least = dose_of(target, plain, first);
+    if (!least) return std::nullopt;
+    nanoseconds delay = *least;
+    const double period = period_of(plain);
     for (int step = 0; step < kPilotSteps && !stop_; ++step) {
         const auto slice = measure({ArmKind::kDose, target, delay}, arm_length_);
         if (!slice) { // a guard
@@ -227,8 +236,7 @@ std::optional<nanoseconds> Subject::find_dose(size_t target, const Slice& plain,
             break;
         }
         if (slice->progress[0] == 0) break;
-        const double slowed =
-            ns(slice->progress_time[0]) / static_cast<double>(slice->progress[0]) / period - 1;
+        const double slowed = period_of(*slice) / period - 1;
         const double share = ns(slice->injected) / static_cast<double>(slice->progress[0]) / period;
         if (slowed >= seen || share >= largest) break;
         if (delay * 2 > targets::kMaxDelay) break;

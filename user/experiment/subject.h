@@ -49,10 +49,11 @@ class Subject {
     // settings.slice where none was asked for. kTimeout when it doesn't tick.
     Result<void> warm_up();
     // Without any delay, what doses are chosen by. nullopt as measure(), or when nothing ticked.
-    std::optional<Slice> measure_plain();
-    // Raises the delay of a target until it slows the service by `seen`, or its injected time is
-    // `largest` of a unit's; begins where it is `first`, and tries none where that is `largest`.
-    // nullopt, which is noted, when it was not called.
+    std::optional<Slice> measure_plain(nanoseconds least = nanoseconds(0));
+    // The delay by which a target's injected time is this share of a unit's. nullopt, which is
+    // noted, when it was not called.
+    std::optional<nanoseconds> dose_of(size_t target, const Slice& plain, double share);
+    // The same, raised from `first` until it slows the service by `seen` or is `largest`.
     std::optional<nanoseconds> find_dose(size_t target, const Slice& plain, double seen,
                                          double first, double largest);
 

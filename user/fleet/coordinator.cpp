@@ -31,10 +31,10 @@ constexpr double kPatienceUnits = 20;
 constexpr double kUnitsPerStep = 100;
 constexpr double kShortestStep = 0.2, kLongestStep = 3; // s, of the pilot
 constexpr int kPilotSteps = 8;
-// As of one host (experiment/sliced_runner.cpp).
-constexpr double kLargestShare = 1;
+// Where one host is slowed at a time, what is hidden gets larger doses, as its slack is asked for.
+constexpr double kLargestShare = 1;  // of a unit's time
 constexpr double kBeyondSlack = 0.4; // of what is injected
-constexpr size_t kPiloted = 10;
+constexpr size_t kPiloted = 10;      // of so many functions at most
 constexpr double kFirstLook = 1, kShownEach = 1, kLookGrowth = 1.5;
 
 class Coordinator {
@@ -93,6 +93,7 @@ std::optional<nanoseconds> Coordinator::find_dose(size_t target, double share, d
     nanoseconds delay(static_cast<int64_t>(
         std::clamp(share * all_.period() / calls_per_unit, ns(all_.least_dose(target)),
                    std::max(ns(all_.least_dose(target)), ns(request_.experiment.slice) / 2))));
+    if (share >= largest) return delay;
     const double step =
         std::clamp(all_.period() * kUnitsPerStep / 1e9, kShortestStep, kLongestStep);
     std::vector<nanoseconds> doses(document_.targets.size());
@@ -123,7 +124,7 @@ double Coordinator::full_share() const {
 void Coordinator::choose_doses() {
     const experiment::Request& request = request_.experiment;
     const double share = full_share();
-    const double largest = all_.functions() <= kPiloted ? kLargestShare : share;
+    const double largest = request_.each && all_.functions() <= kPiloted ? kLargestShare : share;
     for (size_t target = 0; target < document_.targets.size() && !stop(); ++target) {
         experiment::Target& described = document_.targets[target];
         if (described.function_count == 0) continue;

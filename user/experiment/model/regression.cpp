@@ -18,6 +18,11 @@ constexpr size_t kBlockSlices = 16;
 constexpr size_t kFewestBlocks = 40;
 constexpr double kEnoughBlocks = 50; // to tell a cell's noise by itself
 
+// So many slices are one for the noise: what one does reaches into few others.
+size_t block_of(size_t lags) {
+    return std::max(kBlockSlices, 4 * (lags + 1));
+}
+
 struct Solved {
     std::vector<Strip> instruments; // by column
     Matrix bread{0, 0};             // of instruments times columns, inverse
@@ -111,13 +116,17 @@ double period_without(const SlicedRun& run, const std::vector<Column>& columns,
 
 } // namespace
 
+size_t fewest_slices(size_t lags) {
+    return kFewestBlocks * block_of(lags);
+}
+
 Regression regress(const SlicedRun& run, const Response& response) {
     Regression result;
     std::vector<Column> columns;
     collect(run, result.cells, columns);
-    const size_t block_slices = std::max(kBlockSlices, 4 * (response.lags + 1));
+    const size_t block_slices = block_of(response.lags);
     std::optional<Solved> solved;
-    if (!columns.empty() && run.units.size() >= kFewestBlocks * block_slices)
+    if (!columns.empty() && run.units.size() >= fewest_slices(response.lags))
         solved = solve(run, columns, response);
     if (!solved) {
         result.cells.clear();

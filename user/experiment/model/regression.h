@@ -64,7 +64,9 @@ struct Regression {
 
 // How far a dose's effect reaches.
 struct Response {
-    static constexpr size_t kMaxLags = 16; // it is followed no further
+    static constexpr size_t kMaxLags = 16;                // it is followed no further
+    static constexpr size_t kLateLags = 3 * kMaxLags / 4; // beyond these it is late
+    static const size_t kFewestKnown; // slices that tell whether something comes later
 
     size_t lags = 0;             // slices after its own
     std::vector<double> arrived; // share of the effect, 0, 1, ... slices later, summed up
@@ -72,11 +74,14 @@ struct Response {
     bool is_known = false;       // enough slices to tell that
 
     // Longer slices would follow it more surely.
-    bool is_late() const { return is_cut || 4 * lags > 3 * kMaxLags; }
+    bool is_late() const { return is_cut || lags > kLateLags; }
 };
 
 // From all targets together.
 Response find_response(const SlicedRun& run);
+
+// The fewest that anything is told from, where effects reach `lags` slices.
+size_t fewest_slices(size_t lags);
 
 // Empty where nothing was delayed or nothing progressed, or the run is too short to tell.
 Regression regress(const SlicedRun& run, const Response& response);

@@ -73,7 +73,8 @@ Echo echo_of(const std::vector<double>& drawn, const std::vector<double>& pace) 
     for (size_t row = 0; row < kBefore; ++row) level += effect(row, 0) / kBefore;
     const std::vector<double> rest = rest_of(drawn, pace, effect);
     const auto slices = static_cast<double>(rest.size());
-    // What is left of few slices is little: the echoes have fitted their noise, too.
+    // What is left of few slices is little: the echoes have fitted their noise, too (HC3 of
+    // MacKinnon and White, 1985, with the same leverage for all).
     const double fitted = slices / (slices - kEchoes);
     const double pooled =
         common(0, 0) * std::inner_product(rest.begin(), rest.end(), rest.begin(), 0.0) / slices;
@@ -83,7 +84,7 @@ Echo echo_of(const std::vector<double>& drawn, const std::vector<double>& pace) 
         double squares = 0;
         for (size_t i = 0; i + lag < rest.size(); ++i)
             squares += drawn[i] * rest[i + lag] * drawn[i] * rest[i + lag];
-        echo.errors.push_back(std::sqrt(fitted * std::max(squares, pooled)) / common(0, 0));
+        echo.errors.push_back(fitted * std::sqrt(std::max(squares, pooled)) / common(0, 0));
     }
     return echo;
 }
@@ -113,9 +114,11 @@ bool comes_later(const std::vector<double>& drawn, const std::vector<double>& pa
 
 } // namespace
 
+const size_t Response::kFewestKnown = kFewSummed * kFewestSlices;
+
 Response find_response(const SlicedRun& run) {
     Response response;
-    response.is_known = run.units.size() >= kFewSummed * kFewestSlices;
+    response.is_known = run.units.size() >= Response::kFewestKnown;
     std::vector<Cell> cells;
     std::vector<Column> columns;
     collect(run, cells, columns);
