@@ -17,7 +17,7 @@ cd "$(dirname "$0")/.."
 # fresh is a new root of the distribution, in which nothing is installed
 order=(check unit package runtime python kmod fuzz asan tidy fresh)
 
-say() { printf '\n== %s\n' "$*"; }
+say() { printf '\n== %s [%d:%02d]\n' "$*" $((SECONDS / 60)) $((SECONDS % 60)); }
 
 arguments=("$@")
 with_setup=yes

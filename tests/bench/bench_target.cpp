@@ -2,6 +2,7 @@
 // The process that the benchmark slows down. Reads one command a line, answers one line each:
 //   calls NAME COUNT   nanoseconds a call
 //   spread COUNT       nanoseconds a call of 2,000 functions (many_0 to many_1999) in random order
+//   spins NS COUNT     nanoseconds a loop that looks at the clock until so many have passed
 //   forks COUNT        nanoseconds a fork + exit + wait
 //   getppids COUNT     nanoseconds a system call
 //   born               nanoseconds from before a fork until bench_push is slow in the child
@@ -64,6 +65,16 @@ double spread(long count) {
     const int64_t begin = now_ns();
     for (long i = 0; i < count; ++i)
         many_by_address[order[static_cast<size_t>(i) % order.size()]]();
+    return static_cast<double>(now_ns() - begin) / static_cast<double>(count);
+}
+
+double spins(long ns, long count) {
+    const int64_t begin = now_ns();
+    for (long i = 0; i < count; ++i) {
+        const int64_t end = now_ns() + ns;
+        while (now_ns() < end) {
+        }
+    }
     return static_cast<double>(now_ns() - begin) / static_cast<double>(count);
 }
 
@@ -145,11 +156,13 @@ int main(int argc, char** argv) {
     char line[1024];
     while (std::fgets(line, sizeof(line), stdin)) {
         char name[512];
-        long count = 0;
+        long ns = 0, count = 0;
         if (std::sscanf(line, "calls %511s %ld", name, &count) == 2) {
             std::fprintf(answers, "%.2f\n", calls(functions.at(name), count));
         } else if (std::sscanf(line, "spread %ld", &count) == 1) {
             std::fprintf(answers, "%.2f\n", spread(count));
+        } else if (std::sscanf(line, "spins %ld %ld", &ns, &count) == 2) {
+            std::fprintf(answers, "%.2f\n", spins(ns, count));
         } else if (std::sscanf(line, "forks %ld", &count) == 1) {
             std::fprintf(answers, "%.2f\n", forks(count));
         } else if (std::sscanf(line, "getppids %ld", &count) == 1) {

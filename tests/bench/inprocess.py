@@ -129,23 +129,27 @@ def filters(target: Target) -> None:
 
 
 def error(target: Target) -> None:
-    print("\nDelays asked for and added, ns")
-    print(f"{'delay':>10}{'inprocess':>20}{'error':>10}{'%':>8}{'bpf':>24}{'error':>10}{'%':>8}")
+    print("\nDelays asked for and added, ns; spin: a loop of the program's own that looks at the clock "
+          "until as much has passed")
+    print(f"{'delay':>10}{'spin':>22}" +
+          "".join(f"{engine:>22}{'error':>10}{'%':>8}" for engine in ("inprocess", "bpf")))
     for delay in DELAYS:
-        cells = ""
+        calls = max(100, min(200_000, 50_000_000 // (delay + 500)))
+        added = {way: Sample() for way in ("spin", "inprocess", "bpf")}
+        below = set()
+        for _ in range(ROUNDS):
+            plain = target.calls("push", 500_000)
+            added["spin"].append(target.ask(f"spins {delay} {calls}"))
+            for engine in ("inprocess", "bpf"):
+                with attached(target, f"+exe:bench_push delay={delay}ns", engine) as session:
+                    if session.matched["targets"][0].get("below_floor", False):
+                        below.add(engine)
+                    added[engine].append(target.calls("push", calls) - plain)
+        cells = f"{added['spin'].text():>22}"
         for engine in ("inprocess", "bpf"):
-            added = Sample()
-            is_below = False
-            for _ in range(ROUNDS):
-                calls = max(100, min(200_000, 50_000_000 // (delay + 500)))
-                plain = target.calls("push", 500_000)
-                targets = f"+exe:bench_push delay={delay}ns"
-                with attached(target, targets, engine) as session:
-                    is_below = session.matched["targets"][0].get("below_floor", False)
-                    added.append(target.calls("push", calls) - plain)
-            off = added.middle() - delay
-            note = " (below its floor)" if is_below else ""
-            cells += f"{added.text():>20}{off:+10.1f}{100 * off / delay:8.2f}{note:4}"
+            off = added[engine].middle() - delay
+            cells += f"{added[engine].text():>22}{off:+10.1f}{100 * off / delay:8.2f}"
+            cells += " (below its floor)" if engine in below else ""
         print(f"{delay:10}{cells}")
 
 

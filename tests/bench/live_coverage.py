@@ -4,10 +4,13 @@
 
   live_coverage.py SPEEDBUMP PROGRAMS [COUNT [SEED]]    as root; COUNT: 120
 
-The seed is drawn anew unless given, and printed. Half of the services run beside a busy process. For
-each kind: intervals, the share of them that hold the truth, the median of their half-widths; of those
-with a criticality above 0.2 how many were found, and how many called hidden; of those that are hidden
-how many were told so, and how many said to matter; how many say nothing. Status 1: not as promised.
+The seed is drawn anew unless given, and printed. Each thread of a service has a CPU (so there must be
+two): where it has to wait for one a delay takes more than what was drawn, by as much as nobody knows.
+Half of the services run beside a busy process; where that would take a CPU from them it runs only
+while nobody else wants to (SCHED_IDLE). For each kind: intervals, the share of them that hold the
+truth, the median of their half-widths; of those with a criticality above 0.2 how many were found, and
+how many called hidden; of those that are hidden how many were told so, and how many said to matter; how
+many say nothing. Status 1: not as promised.
 LIVE_SECONDS (20) is how long each is looked at. `bench.sh coverage` has the same for simulated
 services, and more of them.
 """
@@ -25,6 +28,7 @@ from collections.abc import Callable, Iterator
 from experiment import PYTHON_SERVICE, Bench
 
 SECONDS = int(os.environ.get("LIVE_SECONDS", "20"))
+CPUS = sorted(os.sched_getaffinity(0))
 PLAIN = 0.2  # a criticality above this must not be called hidden
 
 
@@ -32,12 +36,13 @@ PLAIN = 0.2  # a criticality above this must not be called hidden
 class Service:
     command: list[str]
     truth: dict[str, float]  # of each targets line
+    threads: int
 
 
 def native(structure: str, threads: list[str], truth: dict[int | str, float]) -> Service:
     names = {f"+exe:f{name}" if isinstance(name, int) else f"+exe:{name}": k
              for name, k in truth.items()}
-    return Service(["drawn_service", structure, *threads], names)
+    return Service(["drawn_service", structure, *threads], names, len(threads))
 
 
 def by_ratio(draw: random.Random, low: float, high: float) -> float:
@@ -85,9 +90,13 @@ def paced(draw: random.Random) -> Service:
                   {i: 0.0 for i in range(parts)})
 
 
+def threads_of(draw: random.Random, most: int) -> int:
+    return draw.randint(2, max(2, min(most, len(CPUS))))
+
+
 def beside_the_longest(draw: random.Random, most: int) -> tuple[list[str], dict]:
     """A function for each thread, the longest of which is a random one."""
-    count, longest_us = draw.randint(2, most), by_ratio(draw, 500, 2000)
+    count, longest_us = threads_of(draw, most), by_ratio(draw, 500, 2000)
     longest = draw.randrange(count)
     threads = [work(i, longest_us * (1 if i == longest else draw.uniform(0.2, 0.5)))
                for i in range(count)]
@@ -112,13 +121,13 @@ def off_the_path(draw: random.Random) -> Service:
 
 
 def pool(draw: random.Random) -> Service:
-    threads, us = draw.randint(2, 4), [by_ratio(draw, 300, 1500) for _ in range(2)]
+    threads, us = threads_of(draw, 4), [by_ratio(draw, 300, 1500) for _ in range(2)]
     calls = ",".join(work(i, one) for i, one in enumerate(us))
     return native("pool", [calls] * threads, {0: 1 / threads, 1: 1 / threads})
 
 
 def convoy(draw: random.Random) -> Service:
-    threads, locked = draw.randint(2, 4), by_ratio(draw, 300, 1000)
+    threads, locked = threads_of(draw, 4), by_ratio(draw, 300, 1000)
     rest = locked * (threads - 1) * draw.uniform(0.2, 0.5)  # the lock is never free
     return native("convoy", [f"{work(0, locked)},{work(1, rest)}"] * threads, {0: 1.0, 1: 0.0})
 
@@ -130,13 +139,13 @@ def batches_aside(draw: random.Random) -> Service:
 
 
 def python(draw: random.Random) -> Service:
-    kind, truth = draw.choice([
-        ("serial", {"__main__:work_a": 1.0, "__main__:work_b": 1.0}),
-        ("mixed", {"__main__:work_a": 1.0, "+libslowlib.so:lib_work": 1.0}),
-        ("apart", {"__main__:work_on": 1.0, "__main__:work_off": 0.0}),
-        ("pipeline", {"__main__:work_second": 1.0, "__main__:work_first": 0.0}),
+    kind, threads, truth = draw.choice([
+        ("serial", 1, {"__main__:work_a": 1.0, "__main__:work_b": 1.0}),
+        ("mixed", 1, {"__main__:work_a": 1.0, "+libslowlib.so:lib_work": 1.0}),
+        ("apart", 2, {"__main__:work_on": 1.0, "__main__:work_off": 0.0}),
+        ("pipeline", 2, {"__main__:work_second": 1.0, "__main__:work_first": 0.0}),
     ])
-    return Service(["/usr/bin/python3", PYTHON_SERVICE, kind], truth)
+    return Service(["/usr/bin/python3", PYTHON_SERVICE, kind], truth, threads)
 
 
 KINDS: list[Callable[[random.Random], Service]] = [
@@ -195,15 +204,31 @@ HEADER = (f"{'':16} {'k':>5} {'cover':>6} {'+-':>6} {'>0.2':>6} {'found':>6} {'h
           f"{'found':>6} {'matter':>6} {'silent':>6} {'sham':>6}")
 
 
+# Ends with the benchmark, however that ends.
+BUSY = """
+import os
+parent = os.getppid()
+while os.getppid() == parent:
+    for _ in range(1_000_000):
+        pass
+"""
+
+
 @contextlib.contextmanager
-def other_load(is_there: bool) -> Iterator[None]:
-    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if is_there else None
+def other_load(service: int, threads: int) -> Iterator[None]:
+    """A process that is always busy, on the last CPU."""
+    busy = subprocess.Popen([sys.executable, "-c", BUSY])
     try:
+        os.sched_setaffinity(busy.pid, CPUS[-1:])
+        if threads < len(CPUS):
+            for thread in os.listdir(f"/proc/{service}/task"):
+                os.sched_setaffinity(int(thread), CPUS[:-1])
+        else:
+            os.sched_setscheduler(busy.pid, os.SCHED_IDLE, os.sched_param(0))
         yield
     finally:
-        if busy:
-            busy.kill()
-            busy.wait()
+        busy.kill()
+        busy.wait()
 
 
 def examine(bench: Bench, programs: str, seed: int, number: int, tallies: dict[str, Tally]) -> None:
@@ -218,7 +243,7 @@ def examine(bench: Bench, programs: str, seed: int, number: int, tallies: dict[s
                                text=True)
     try:
         assert process.stdout.readline() == "ready\n"
-        with other_load(load):
+        with other_load(process.pid, service.threads) if load else contextlib.nullcontext():
             document = bench.experiment(
                 process, list(service.truth), f"--time={SECONDS}s", f"--seed={seed + number}")
     finally:
@@ -257,6 +282,8 @@ def is_as_promised(total: Tally) -> bool:
 
 def main() -> None:
     speedbump, programs, *rest = sys.argv[1:]
+    if len(CPUS) < 2:
+        sys.exit("needs two CPUs")
     count = int(rest[0]) if rest else 120
     seed = int(rest[1]) if len(rest) > 1 else random.SystemRandom().randrange(1 << 32)
     print(f"{count} services from seed {seed}", flush=True)

@@ -18,14 +18,15 @@
 //   aside=EVERY     the first thread makes the units, and after EVERY of them hands a batch to the
 //                   second one, of which one may wait
 //
-// With one thread functions compute, with more they sleep, so that fewer CPUs than threads do.
-// Prints "ready" first, and ends with its input.
+// Functions spin, and so do threads that wait for each other: what the wake-up of a sleeper takes
+// depends on how long its CPU has slept, and on a virtual machine a delay before a sleep costs more
+// than its length. So each thread needs a CPU. Prints "ready" first, and ends with its input.
 #include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <array>
-#include <condition_variable>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -36,8 +37,6 @@
 #include <vector>
 
 namespace {
-
-bool g_sleeps = false;
 
 uint64_t now_ns() {
     timespec time;
@@ -53,7 +52,6 @@ void sleep_until(uint64_t end_ns) {
 
 void pass(uint64_t ns) {
     const uint64_t end = now_ns() + ns;
-    if (g_sleeps) sleep_until(end);
     while (now_ns() < end) {
     }
 }
@@ -139,28 +137,30 @@ Work parse_work(const std::string& text) {
     return work;
 }
 
-// Units between two threads, of which `room` may wait.
+void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#else
+    asm volatile("yield");
+#endif
+}
+
+// Units between threads, of which `room` may wait; one thread takes them.
 class Queue {
   public:
-    explicit Queue(size_t room) : room_(room) {}
+    explicit Queue(uint64_t room) : room_(room) {}
     void put() {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return waiting_ < room_; });
+        while (waiting_ >= room_) relax();
         ++waiting_;
-        changed_.notify_all();
     }
     void take() {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return waiting_ > 0; });
+        while (waiting_ == 0) relax();
         --waiting_;
-        changed_.notify_all();
     }
 
   private:
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    size_t room_;
-    size_t waiting_ = 0;
+    const uint64_t room_;
+    std::atomic<uint64_t> waiting_ = 0;
 };
 
 [[noreturn]] void in_turn(const Work& work, uint64_t gap_ns) {
@@ -223,29 +223,22 @@ class Queue {
     in_turn(threads[0], 0);
 }
 
-// The mutex is handed on in turn: an unfair one could stay with one thread.
+// Handed on in turn: an unfair one could stay with one thread.
 class FairLock {
   public:
     void lock() {
-        std::unique_lock lock(mutex_);
         const uint64_t mine = next_++;
-        changed_.wait(lock, [&] { return mine == served_; });
+        while (served_ != mine) relax();
     }
-    void unlock() {
-        const std::lock_guard lock(mutex_);
-        ++served_;
-        changed_.notify_all();
-    }
+    void unlock() { ++served_; }
 
   private:
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    uint64_t next_ = 0, served_ = 0;
+    std::atomic<uint64_t> next_ = 0, served_ = 0;
 };
 
 [[noreturn]] void pool(const std::vector<Work>& threads, bool is_convoy) {
     static FairLock lock;
-    static std::mutex counting;
+    static FairLock counting;
     const auto work_for_ever = [is_convoy](const Work& work) {
         for (uint64_t unit = 0;; ++unit) {
             size_t first = 0;
@@ -291,7 +284,6 @@ int main(int argc, char** argv) {
     }
     static std::vector<Work> threads;
     for (int i = 2; i < argc; ++i) threads.push_back(parse_work(argv[i]));
-    g_sleeps = threads.size() > 1;
     prctl(PR_SET_TIMERSLACK, 1);
     std::thread([] {
         char byte;

@@ -792,7 +792,7 @@ def test_a_child_that_may_not_ask_for_its_pid_is_slowed(serve):
 
 FORKING = """
 sys.setswitchinterval(1e-6)
-left = []
+stop, left = False, []
 def fork_all_the_time():
     while not stop:
         pid = os.fork()
@@ -808,12 +808,14 @@ def fork_all_the_time():
         os._exit(2 if hooked or core.has_session() else 0)
 forking = threading.Thread(target=fork_all_the_time)
 forking.start()
+while not left:  # or the calibration may be over before its first turn
+    time.sleep(0.001)
 """
 
 
 def test_children_of_a_calibration_keep_nothing_of_it(serve):
     """They are forked while it has its hook in, and no loader has them."""
-    text = PROGRAM.replace("\nfor line in sys.stdin:", FORKING + "\nfor line in sys.stdin:")
+    text = PROGRAM.replace("\nserver.start()", FORKING + "\nserver.start()")
     text = text.replace("core.serve(int(fd))", "core.hook_overhead_ns()")
     for _ in range(8):
         served, _ = serve(1, text)

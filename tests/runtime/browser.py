@@ -64,7 +64,8 @@ def browse(chromium: str, url: str, direct: bool = False) -> tuple[str, list[str
          *([] if direct else ["--proxy-bypass-list=<-loopback>"]), "--dump-dom", url],
         capture_output=True, text=True, timeout=120,
     )
-    # What the browser asks for by itself is not the page's doing.
+    # What the browser asks for by itself is not the page's doing. It ends as soon as the page is written
+    # out, and one of those that it had just connected for then says nothing.
     own = ("google", "gvt1", "chromium")
-    asked = [one for one in proxy.requests if not any(word in one.lower() for word in own)]
+    asked = [one for one in proxy.requests if one and not any(word in one.lower() for word in own)]
     return browser.stdout, asked

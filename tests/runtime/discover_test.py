@@ -267,8 +267,7 @@ def test_the_page_is_coloured_by_an_experiment() -> None:
     chromium = need("chromium")
     service = experiment_test.start("serial")
     done = experiment_test.Experiment(service.pid, "+exe:work_a\n+exe:work_b\n",
-                                      "--doses=50us,100us", "--precision=50%", "--time=60s",
-                                      "--max-slowdown=400%")
+                                      "--precision=50%", "--time=60s", "--max-slowdown=400%")
     page = scratch() / "map.html"
     discover(service.pid, "--for", "2s", "--html", str(page), "--experiment", str(done.json_path))
     dom, _ = browse(chromium, f"file://{page}#focus=1")

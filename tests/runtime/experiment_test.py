@@ -50,6 +50,7 @@ def test_slack_hides_until_it_is_used_up() -> None:
     expect_k(done, "+exe:work_short", 0.7, 1.3)
 
 
+@campaign
 def test_python_and_native_functions_of_one_service() -> None:
     service = start_python("mixed")
     names = ("__main__:work_a", "+libslowlib.so:lib_work")
@@ -62,6 +63,7 @@ def test_python_and_native_functions_of_one_service() -> None:
     expect_restored(service.pid, LIBRARY)
 
 
+@campaign
 def test_what_nobody_waits_for_does_not_matter() -> None:
     service = start("apart")
     done = Experiment(service.pid, "+exe:work_on\n+exe:work_off\n",
@@ -393,7 +395,7 @@ def test_html_report_draws_its_plots_and_asks_for_nothing() -> None:
     service = start("serial")
     # A name that would end the script element if it were written as it is.
     done = Experiment(service.pid, '+exe:work_a\n+exe:work_b\n+exe:"</script><b>"\n',
-                      "--doses=50us,100us", "--blocks=4")
+                      "--doses=100us", "--blocks=3")
     dom, asked = browse(chromium, f"file://{done.html_path}")
     assert 'data-drawn="yes"' in dom, dom[-2000:]
     assert asked == [], asked

@@ -313,6 +313,8 @@ def test_a_program_with_other_rights_leaves_the_tree() -> None:
         final = session.wait()  # the tree has no other process
     assert calls(final, "work_push") == 0, final
     assert changed_bytes(target.pid, str(risen)) == 0
+    told = [line for line in session.warnings if "with other rights" in line]
+    assert len(told) == 1 and f"process {target.pid} (puppet)" in told[0], session.warnings
 
 
 # --- hosts
