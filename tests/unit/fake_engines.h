@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -176,7 +177,7 @@ class FakeProbes : public ProbeEngine, public FakeSettings {
         }
         return all;
     }
-    void release(std::vector<Attached>) override {}
+    void release(std::vector<Attached>) override { std::this_thread::sleep_for(release_takes); }
     Result<std::vector<Counts>> read_counts() override {
         if (auto error = faults_.of("read_counts")) return *error;
         return counts;
@@ -194,6 +195,7 @@ class FakeProbes : public ProbeEngine, public FakeSettings {
 
     Capabilities able{.name = "fake", .title = "the fake", .narrow = true};
     std::vector<Counts> counts;
+    nanoseconds release_takes{0}; // as the kernel's grace period does
 
   private:
     struct State {

@@ -354,6 +354,16 @@ TEST_F(ProbeSetTest, TakenOutNothingIsPutInPlaceUntilItIsPutBack) {
     EXPECT_EQ(engine_.in_place(), (Places{{kFirst, {0, 1}}, {kSecond, {0, 1}}}));
 }
 
+TEST_F(ProbeSetTest, TakingOutWaitsForWhatIsOnItsWayOut) {
+    add_target();
+    probe_both();
+    engine_.release_takes = std::chrono::milliseconds(50);
+    ASSERT_TRUE(set_->widen(key_));
+    EXPECT_EQ(engine_.in_place().size(), 3u);
+    set_->take_out();
+    EXPECT_THAT(engine_.in_place(), IsEmpty());
+}
+
 TEST_F(ProbeSetTest, PuttingBackNarrowProbesThatFailSaysWhose) {
     add_target();
     probe_both();

@@ -213,6 +213,7 @@ void ProbeSet::take_out() {
         file.narrow.clear();
     }
     engine_.release(std::move(all));
+    reaper_.wait(); // for what was on its way out before
 }
 
 Result<void> ProbeSet::put_back() {

@@ -34,6 +34,11 @@ bool Reaper::are_out(uint64_t first) const {
     return out_ >= first;
 }
 
+void Reaper::wait() const {
+    std::unique_lock lock(mutex_);
+    all_out_.wait(lock, [this] { return out_ == released_; });
+}
+
 void Reaper::work() {
     std::unique_lock lock(mutex_);
     for (;;) {
@@ -45,6 +50,7 @@ void Reaper::work() {
         engine_.release(std::move(batch));
         lock.lock();
         out_ += count;
+        all_out_.notify_all();
     }
 }
 

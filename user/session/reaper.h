@@ -25,6 +25,8 @@ class Reaper {
     // How many were given to release() so far, and of how many the first ones are out.
     uint64_t released() const;
     bool are_out(uint64_t first) const;
+    // Waits until all that were given are out.
+    void wait() const;
 
   private:
     void work();
@@ -32,6 +34,7 @@ class Reaper {
     engine::ProbeEngine& engine_;
     mutable std::mutex mutex_;
     std::condition_variable wake_;
+    mutable std::condition_variable all_out_;
     std::vector<engine::Attached> waiting_;
     uint64_t released_ = 0;
     uint64_t out_ = 0;
