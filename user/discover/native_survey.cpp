@@ -54,8 +54,8 @@ class NativeSurvey::Impl {
   private:
     Result<void> look_at(pid_t pid);
     Result<void> choose_processes(const stacks::Profile& seen);
-    void order_functions(const stacks::Profile& seen);
-    void place_functions();
+    std::vector<process::Candidate> order_candidates(const stacks::Profile& seen);
+    void place(const std::vector<process::Candidate>& candidates);
     Result<std::vector<engine::Attached>> attach(const std::vector<uint32_t>& batch);
     Result<void> attach_file(const engine::FileProbes& file, const std::vector<pid_t>& pids,
                              std::vector<engine::Attached>& all);
@@ -80,6 +80,7 @@ class NativeSurvey::Impl {
     engine::Floors floors_;
     std::map<pid_t, std::set<process::FileKey>> files_;      // of each process
     std::map<uint32_t, pid_t> pid_of_;                       // by tgid
+    std::vector<process::Candidate> candidates_;             // all that lines select
     std::vector<SurveyedFunction> functions_;                // those that were seen come first
     size_t seen_ = 0;                                        // how many these are
     std::map<std::pair<uint32_t, pid_t>, uint64_t> counted_; // hits so far, by target and tgid
@@ -113,9 +114,11 @@ Result<void> NativeSurvey::Impl::look_at(pid_t pid) {
     if (!findings && findings.error().kind == ErrorKind::kNotFound) return {}; // it ended
     if (!findings) return std::move(findings).error();
     files_[pid] = std::move(findings->files);
-    functions_.reserve(functions_.size() + findings->matches.size());
-    for (process::NativeMatch& match : findings->matches)
-        functions_.push_back({std::move(match), {}, {}, false});
+    if (candidates_.empty())
+        candidates_ = std::move(findings->candidates);
+    else
+        std::move(findings->candidates.begin(), findings->candidates.end(),
+                  std::back_inserter(candidates_));
     std::move(findings->skipped.begin(), findings->skipped.end(),
               std::back_inserter(survey_.skipped));
     return {};
@@ -152,74 +155,80 @@ Result<void> NativeSurvey::Impl::choose_processes(const stacks::Profile& seen) {
     return {};
 }
 
-// Those that were seen come first, then the others of the files that these are in.
-void NativeSurvey::Impl::order_functions(const stacks::Profile& seen) {
-    std::map<FunctionPlace, size_t> ranks;
-    std::map<std::string, size_t> file_ranks;
-    for (const stacks::Profile::NativeKey* key : seen.busiest_native()) {
-        ranks.try_emplace({key->path, key->entry_offset}, ranks.size());
-        file_ranks.try_emplace(key->path, file_ranks.size());
-    }
-    const auto rank_in = [](const auto& some, const auto& key) {
-        const auto found = some.find(key);
-        return found == some.end() ? SIZE_MAX : found->second;
+// Of the candidates those that are to be watched: those that were seen come first, then others, of
+// the files that these are in before those of other files.
+std::vector<process::Candidate> NativeSurvey::Impl::order_candidates(const stacks::Profile& seen) {
+    struct RankedFile {
+        size_t rank = SIZE_MAX;
+        std::map<uint64_t, size_t> functions; // their ranks by the offsets of their entries
+        bool is_watched = false;
     };
+    std::map<std::string, RankedFile> by_path;
+    size_t next = 0;
+    for (const stacks::Profile::NativeKey* key : seen.busiest_native()) {
+        RankedFile& file = by_path[key->path];
+        file.rank = std::min(file.rank, next);
+        file.functions.try_emplace(key->entry_offset, next++);
+    }
     std::set<process::FileKey> watched;
     for (const auto& [pid, files] : files_) watched.insert(files.begin(), files.end());
+    std::map<process::FileKey, RankedFile> by_file;
+    const auto file_of = [&](const process::FileKey& key) -> const RankedFile& {
+        const auto [found, is_new] = by_file.try_emplace(key);
+        if (!is_new) return found->second;
+        const auto ranked = by_path.find(resolver_.path(key));
+        if (ranked != by_path.end()) found->second = ranked->second;
+        found->second.is_watched = watched.contains(key);
+        return found->second;
+    };
     using Ranked = std::tuple<size_t, size_t, size_t>; // its own, its file's, where it is now
     std::vector<Ranked> order;
-    for (size_t i = 0; i < functions_.size(); ++i) {
-        const process::NativeMatch& match = functions_[i].match;
-        const FunctionPlace place(match.path, match.entry_offset);
-        const size_t rank = rank_in(ranks, place);
-        if (!watched.contains(match.file)) {
-            if (rank != SIZE_MAX)
-                survey_.not_counted[place] = "the processes that map its file ran too seldom";
-            continue;
-        }
-        order.emplace_back(rank, rank_in(file_ranks, match.path), i);
-        if (rank != SIZE_MAX) ++seen_;
+    order.reserve(candidates_.size());
+    for (size_t i = 0; i < candidates_.size(); ++i) {
+        const process::Candidate& candidate = candidates_[i];
+        const RankedFile& file = file_of(candidate.file);
+        const auto own = file.functions.find(candidate.entry_offset);
+        const size_t rank = own == file.functions.end() ? SIZE_MAX : own->second;
+        if (file.is_watched)
+            order.emplace_back(rank, file.rank, i);
+        else if (rank != SIZE_MAX)
+            survey_.not_counted[{resolver_.path(candidate.file), candidate.entry_offset}] =
+                "the processes that map its file ran too seldom";
+        if (file.is_watched && rank != SIZE_MAX) ++seen_;
     }
     const size_t most =
         options_.is_asked_for ? kMaxFunctions : std::min(seen_ + kMaxUnseen, kMaxFunctions);
-    std::sort(order.begin(), order.end());
     if (order.size() > most) {
         (options_.is_asked_for ? survey_.not_watched : survey_.left_out) = order.size() - most;
+        std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(most),
+                         order.end());
         order.resize(most);
         seen_ = std::min(seen_, most);
     }
-    std::vector<SurveyedFunction> ordered;
+    std::sort(order.begin(), order.end());
+    std::vector<process::Candidate> ordered;
     ordered.reserve(order.size());
-    for (const Ranked& one : order) ordered.push_back(std::move(functions_[std::get<2>(one)]));
-    functions_ = std::move(ordered);
+    for (const Ranked& one : order) ordered.push_back(std::move(candidates_[std::get<2>(one)]));
+    candidates_ = {};
+    return ordered;
 }
 
-// Finds the sites of all, and leaves out those that can't be probed, and, unless the user has asked
-// for them, those that nobody has seen and that would be single-stepped.
-void NativeSurvey::Impl::place_functions() {
-    std::vector<process::NativeMatch> matches;
-    for (const SurveyedFunction& function : functions_) matches.push_back(function.match);
-    auto sites = resolver_.place(matches);
-    std::vector<SurveyedFunction> kept;
+// Finds the sites, and leaves out those that can't be probed, and, unless the user has asked for
+// them, those that nobody has seen and that would be single-stepped.
+void NativeSurvey::Impl::place(const std::vector<process::Candidate>& candidates) {
+    auto matches = resolver_.place(candidates, survey_.skipped);
     const size_t seen = std::exchange(seen_, 0);
-    for (size_t i = 0; i < functions_.size(); ++i) {
-        process::NativeMatch& match = functions_[i].match;
-        if (!sites[i]) {
-            survey_.skipped.push_back({match.path, match.name, match.line_index,
-                                       "not probed: " + sites[i].error().message});
-            continue;
-        }
-        const bool is_worth_it =
-            options_.is_asked_for || i < seen || sites[i]->kind != elf::SiteKind::kSingleStep;
+    for (size_t i = 0; i < matches.size(); ++i) {
+        if (!matches[i]) continue;
+        const bool is_worth_it = options_.is_asked_for || i < seen ||
+                                 matches[i]->site.kind != elf::SiteKind::kSingleStep;
         if (!is_worth_it) {
             ++survey_.left_out;
             continue;
         }
-        match.site = std::move(*sites[i]);
         if (i < seen) ++seen_;
-        kept.push_back(std::move(functions_[i]));
+        functions_.push_back({std::move(*matches[i]), {}, {}, false});
     }
-    functions_ = std::move(kept);
     std::stable_sort(
         functions_.begin() + static_cast<std::ptrdiff_t>(seen_), functions_.end(),
         [](const auto& a, const auto& b) { return a.match.site.kind < b.match.site.kind; });
@@ -228,8 +237,7 @@ void NativeSurvey::Impl::place_functions() {
 // What was seen first, then the cheapest.
 Result<void> NativeSurvey::Impl::choose(const stacks::Profile& seen) {
     if (auto chosen = choose_processes(seen); !chosen) return chosen;
-    order_functions(seen);
-    place_functions();
+    place(order_candidates(seen));
     engine::TargetSettings counting; // a delay of 0
     for (uint32_t i = 0; i < functions_.size(); ++i)
         if (auto done = engines_.probes->configure(i, counting, 0, {}); !done) return done;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 #include <unordered_set>
 
 namespace speedbump::elf {
@@ -16,6 +17,7 @@ constexpr uint64_t kMaxStringBytes = 512u << 20;
 constexpr uint64_t kMaxNameBytes = 64u << 10;
 constexpr uint64_t kMaxHashBytes = 256u << 20;
 constexpr uint16_t kHiddenVersion = 0x8000;
+constexpr size_t kFewNames = 8; // of one function, that are looked through one by one
 
 uint8_t rank_of(const Elf64_Sym& symbol, bool default_version, std::string_view name) {
     unsigned rank = default_version ? 0 : 16;
@@ -27,6 +29,7 @@ uint8_t rank_of(const Elf64_Sym& symbol, bool default_version, std::string_view 
 
 // "f.cold", "f.cold.1": the unlikely part of a function, which its other part jumps to.
 bool is_cold_part(std::string_view name) {
+    if (name.find('.') == std::string_view::npos) return false; // most names, at once
     size_t at = name.rfind(".cold");
     if (at == std::string_view::npos || at == 0) return false;
     name.remove_prefix(at + 5);
@@ -83,8 +86,8 @@ bool is_typed(const Elf64_Sym& symbol) {
 
 const std::vector<unsigned char>* SymbolCollector::keep(std::vector<unsigned char> strings) {
     strings.push_back(0);
-    strings_.push_back(std::make_unique<std::vector<unsigned char>>(std::move(strings)));
-    return strings_.back().get();
+    names_.strings.push_back(std::make_unique<std::vector<unsigned char>>(std::move(strings)));
+    return names_.strings.back().get();
 }
 
 // Whether it is the name of code that the program runs, as far as its section can tell.
@@ -122,6 +125,7 @@ Result<void> SymbolCollector::add(const SymbolTable& table, const std::vector<El
                                   const std::string& name) {
     // Names may overlap; without a bound a small file could make us look for ends forever.
     uint64_t budget = (uint64_t{64} << 20) + 64 * table.strings->size();
+    candidates_.reserve(candidates_.size() + table.symbols.size());
     for (size_t i = 1; i < table.symbols.size(); ++i) {
         const Elf64_Sym& symbol = table.symbols[i];
         if (!is_typed(symbol) && ELF64_ST_TYPE(symbol.st_info) != STT_NOTYPE) continue;
@@ -207,39 +211,53 @@ Result<bool> SymbolCollector::add_dynamic(const Image& image, const Dynamic& dyn
     return true;
 }
 
-size_t SymbolCollector::fold_one(size_t begin, Function& function) const {
-    size_t end = begin;
-    function.address = candidates_[begin].address;
-    std::unordered_set<std::string_view> seen;
-    for (; end < candidates_.size() && candidates_[end].address == function.address; ++end) {
-        const Candidate& candidate = candidates_[end];
+std::vector<SymbolCollector::Place> SymbolCollector::sort_candidates() const {
+    std::vector<Place> places;
+    places.reserve(candidates_.size());
+    for (const Candidate& candidate : candidates_)
+        places.push_back({candidate.address, static_cast<uint32_t>(places.size()), candidate.rank});
+    std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
+        return std::tie(a.address, a.rank, a.candidate) < std::tie(b.address, b.rank, b.candidate);
+    });
+    return places;
+}
+
+Function SymbolCollector::fold_one(std::span<const Place> places) {
+    Function function;
+    function.address = places.front().address;
+    const size_t first = names_.all.size();
+    std::unordered_set<std::string_view> seen; // of many
+    for (const Place& place : places) {
+        const Candidate& candidate = candidates_[place.candidate];
         if (candidate.is_label) continue;
         function.is_typed = function.is_typed || candidate.typed;
         function.is_ifunc = function.is_ifunc || candidate.is_ifunc;
         function.size = std::max(function.size, candidate.size);
+        const auto begin = names_.all.begin() + static_cast<ptrdiff_t>(first);
         bool is_new = true;
-        if (function.names.size() < 8) {
-            is_new = std::find(function.names.begin(), function.names.end(), candidate.name) ==
-                     function.names.end();
+        if (names_.all.size() - first < kFewNames) {
+            is_new = std::find(begin, names_.all.end(), candidate.name) == names_.all.end();
         } else {
-            if (seen.empty()) seen.insert(function.names.begin(), function.names.end());
+            if (seen.empty()) seen.insert(begin, names_.all.end());
             is_new = seen.insert(candidate.name).second;
         }
-        if (is_new) function.names.push_back(candidate.name);
+        if (is_new) names_.all.push_back(candidate.name);
     }
-    return end;
+    function.names = std::span(names_.all).subspan(first);
+    return function;
 }
 
 std::vector<Function> SymbolCollector::fold(std::vector<uint64_t>& labels) {
-    std::stable_sort(candidates_.begin(), candidates_.end(),
-                     [](const Candidate& a, const Candidate& b) {
-                         return a.address != b.address ? a.address < b.address : a.rank < b.rank;
-                     });
+    const std::vector<Place> places = sort_candidates();
+    names_.all.reserve(candidates_.size()); // spans of it stay where they are
     std::vector<Function> functions;
+    functions.reserve(places.size());
     uint64_t covered = 0; // end of the typed functions so far
-    for (size_t i = 0; i < candidates_.size();) {
-        Function function;
-        i = fold_one(i, function);
+    for (size_t i = 0; i < places.size();) {
+        size_t end = i + 1;
+        while (end < places.size() && places[end].address == places[i].address) ++end;
+        Function function = fold_one(std::span(places).subspan(i, end - i));
+        i = end;
         if (function.names.empty() || (!function.is_typed && function.address < covered)) {
             labels.push_back(function.address);
             continue;
@@ -249,7 +267,7 @@ std::vector<Function> SymbolCollector::fold(std::vector<uint64_t>& labels) {
         function.file_offset = segment->offset + within;
         function.size = std::min(function.size, segment->file_size - within);
         if (function.is_typed) covered = std::max(covered, function.address + function.size);
-        functions.push_back(std::move(function));
+        functions.push_back(function);
     }
     return functions;
 }

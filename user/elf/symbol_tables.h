@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,12 @@ struct SymbolTable {
     bool is_dynamic = false;
 };
 
+// The names of all functions, and the bytes they are of.
+struct Names {
+    std::vector<std::string_view> all;
+    std::vector<std::unique_ptr<std::vector<unsigned char>>> strings;
+};
+
 // Gathers the symbols of all tables of a program and makes functions of them; owns the string
 // tables that their names point into.
 class SymbolCollector {
@@ -36,9 +43,8 @@ class SymbolCollector {
     Result<bool> add_dynamic(const Image& image, const Dynamic& dynamic, const std::string& name);
     // Folds everything into functions by address; what is left over goes to `labels`.
     std::vector<Function> fold(std::vector<uint64_t>& labels);
-    std::vector<std::unique_ptr<std::vector<unsigned char>>> take_strings() {
-        return std::move(strings_);
-    }
+    // What the functions' names point into.
+    Names take_names() { return std::move(names_); }
 
   private:
     // One symbol that may become a function. The name points into a string table that is kept.
@@ -58,12 +64,20 @@ class SymbolCollector {
     bool may_be_function(const Elf64_Sym& symbol, uint32_t section,
                          const std::vector<Elf64_Shdr>& sections) const;
     void add_name(const SymbolTable& table, size_t at, std::string_view name);
-    // The function of the symbols from `begin` on that have its address, which ends at the value.
-    size_t fold_one(size_t begin, Function& function) const;
+    // A candidate as it is sorted, by address and rank.
+    struct Place {
+        uint64_t address;
+        uint32_t candidate;
+        uint8_t rank;
+    };
+
+    std::vector<Place> sort_candidates() const;
+    // What the symbols of one address, which are sorted, say of its function.
+    Function fold_one(std::span<const Place> places);
 
     const Image& program_;
     std::vector<Candidate> candidates_;
-    std::vector<std::unique_ptr<std::vector<unsigned char>>> strings_;
+    Names names_;
 };
 
 } // namespace speedbump::elf

@@ -24,7 +24,7 @@ struct ElfFile::Impl {
     std::string build_id;
     std::vector<std::string> sources;
     std::vector<std::string> warnings;
-    std::vector<std::unique_ptr<std::vector<unsigned char>>> strings;
+    Names names; // of the functions
     std::vector<Function> functions;
     std::vector<uint64_t> labels;
     std::vector<uint64_t> furthest_end; // of functions[0..i]
@@ -68,7 +68,7 @@ Result<void> ElfFile::Impl::read_symbols(const DebugSearch& debug) {
         }
     }
     functions = collector.fold(labels);
-    strings = collector.take_strings();
+    names = collector.take_names();
     uint64_t end = 0;
     furthest_end.reserve(functions.size());
     for (const Function& function : functions) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,8 +26,8 @@ struct Function {
     bool is_ifunc = false;    // STT_GNU_IFUNC: address is the resolver's
     bool is_typed = false;    // FUNC or GNU_IFUNC: said to be code; false: a name in a code section
     // Mangled, without @VERSION, never empty; the default version's first, then global before
-    // weak before local, then names without a leading underscore.
-    std::vector<std::string_view> names;
+    // weak before local, then names without a leading underscore. They live as long as the ElfFile.
+    std::span<const std::string_view> names;
 };
 
 // Where to look for a separate debug file: a path as the target sees it (/usr/lib/debug/...) is

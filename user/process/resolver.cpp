@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "process/ifunc.h"
 #include "process/symbol_matcher.h"
@@ -55,7 +54,7 @@ struct Resolver::Impl {
         std::string soname;
         std::set<std::pair<std::string, bool>> identities; // path, is the main executable
         std::set<size_t> lines;                            // whose BINARY names it
-        std::unordered_set<uint64_t> reported;             // entries of all matches so far
+        std::vector<uint64_t> reported;                    // entries of all so far, ascending
         bool waits_for_ifunc = false;
         // what a later look compares before it trusts an inode number that was free meanwhile
         timespec changed = {};
@@ -68,17 +67,8 @@ struct Resolver::Impl {
         std::string named;
     };
 
-    // What is decided of the functions of one file, by their entries: several names of one function
-    // are one target.
-    struct Decisions {
-        std::map<uint64_t, SymbolMatcher::Decision> by_entry;
-        void add(uint64_t entry, SymbolMatcher::Decision decision) {
-            const auto [found, is_new] = by_entry.try_emplace(entry, decision);
-            if (!is_new && found->second.line_index < decision.line_index) {
-                found->second = std::move(decision);
-            }
-        }
-    };
+    // What is decided of the functions of one file, by their entries.
+    using Decided = std::vector<std::pair<uint64_t, SymbolMatcher::Decision>>;
 
     std::vector<size_t> lines_for(const BinaryIdentity& identity) const;
     std::vector<Alias> aliases_below(const std::string& root) const;
@@ -90,8 +80,11 @@ struct Resolver::Impl {
     static Result<uint64_t> find_implementation(const File& file, const FileKey& key,
                                                 const elf::Function& function,
                                                 const Sighting& sighting);
-    void match_offset(const File& file, size_t line, Decisions& decisions, Findings& findings);
-    void skip(Findings& findings, Skipped skipped);
+    void match_offset(const File& file, size_t line, Decided& decided, Findings& findings);
+    void keep_new(File& file, Decided& decided) const;
+    std::vector<std::optional<NativeMatch>> place(std::span<const Candidate> candidates,
+                                                  std::vector<Skipped>& skipped);
+    void skip(std::vector<Skipped>& all, Skipped skipped);
     void skip_file(Findings& findings, const Sighting& sighting, const Error& error);
 
     const targets::TargetsFile& targets;
@@ -173,9 +166,9 @@ bool Resolver::Impl::is_unchanged(const File& known, pid_t pid, const Mapping& m
            status.st_ctim.tv_nsec == known.changed.tv_nsec;
 }
 
-void Resolver::Impl::skip(Findings& findings, Skipped skipped) {
+void Resolver::Impl::skip(std::vector<Skipped>& all, Skipped skipped) {
     if (!skipped_before.insert({skipped.path, skipped.name, skipped.line_index}).second) return;
-    findings.skipped.push_back(std::move(skipped));
+    all.push_back(std::move(skipped));
 }
 
 // Reports a file that can't be read, when a line names it by one of its paths.
@@ -189,7 +182,7 @@ void Resolver::Impl::skip_file(Findings& findings, const Sighting& sighting, con
         if (wants == lines.rend()) continue;
         std::string reason = error.message;
         if (!error.hint.empty()) reason += " (" + error.hint + ")";
-        skip(findings, {path, targets.lines[*wants].name.text, *wants, reason});
+        skip(findings.skipped, {path, targets.lines[*wants].name.text, *wants, reason});
         return;
     }
 }
@@ -243,9 +236,8 @@ Result<void> Resolver::Impl::look(const FileKey& key, Fd fd, const Sighting& sig
 Result<uint64_t> Resolver::Impl::find_implementation(const File& file, const FileKey& key,
                                                      const elf::Function& function,
                                                      const Sighting& sighting) {
-    if (sighting.ifuncs != nullptr) {
+    if (sighting.ifuncs != nullptr)
         return sighting.ifuncs->resolve(*file.elf, key.device, key.inode, function);
-    }
     return make_error(ErrorKind::kNotFound,
                       "indirect function (IFUNC): which implementation is used can only be seen in "
                       "a process that maps the file");
@@ -256,14 +248,15 @@ void Resolver::Impl::match(File& file, const FileKey& key, const Sighting& sight
                            bool only_ifuncs, Findings& findings) {
     const std::vector<size_t> lines(file.lines.begin(), file.lines.end());
     SymbolMatcher matcher(targets, lines, matched);
-    Decisions decisions;
+    Decided decided;
+    if (!only_ifuncs) decided.reserve(file.elf->functions().size());
     file.waits_for_ifunc = false;
     for (const elf::Function& function : file.elf->functions()) {
         if (only_ifuncs && !function.is_ifunc) continue;
         std::optional<SymbolMatcher::Decision> decision = matcher.decide(function);
         if (!decision) continue;
         if (!function.is_ifunc) {
-            decisions.add(function.file_offset, std::move(*decision));
+            decided.emplace_back(function.file_offset, std::move(*decision));
             continue;
         }
         Result<uint64_t> implementation = find_implementation(file, key, function, sighting);
@@ -271,64 +264,85 @@ void Resolver::Impl::match(File& file, const FileKey& key, const Sighting& sight
             const elf::Function* other = file.elf->function_at_offset(*implementation);
             if (other != nullptr && other->file_offset == *implementation) {
                 auto by_own_name = matcher.decide(*other);
-                if (by_own_name) decisions.add(*implementation, std::move(*by_own_name));
+                if (by_own_name) decided.emplace_back(*implementation, std::move(*by_own_name));
             }
-            decisions.add(*implementation, std::move(*decision));
+            decided.emplace_back(*implementation, std::move(*decision));
         } else if (!targets.lines[decision->line_index].exclude) {
             file.waits_for_ifunc = true;
-            skip(findings,
-                 {file.path, decision->name, decision->line_index, implementation.error().message});
+            skip(findings.skipped, {file.path, decision->name(), decision->line_index,
+                                    implementation.error().message});
         }
     }
-    for (const size_t line : matcher.offset_lines()) {
-        match_offset(file, line, decisions, findings);
-    }
+    for (const size_t line : matcher.offset_lines()) match_offset(file, line, decided, findings);
 
-    std::vector<uint64_t> entries;
-    std::vector<SymbolMatcher::Decision> chosen;
-    for (auto& [entry, decision] : decisions.by_entry) {
-        if (targets.lines[decision.line_index].exclude) continue;
-        if (!file.reported.insert(entry).second) continue;
-        entries.push_back(entry);
-        chosen.push_back(std::move(decision));
-    }
-    if (entries.empty()) return;
-    if (placing == Placing::kLater) {
-        for (size_t at = 0; at < entries.size(); ++at)
-            findings.matches.push_back({key, file.path, std::move(chosen[at].name), entries[at],
-                                        elf::ProbeSite(), chosen[at].line_index});
-        return;
-    }
-    auto sites = elf::place_probes(*file.elf, entries, placement);
-    for (size_t at = 0; at < entries.size(); ++at) {
-        const size_t line = chosen[at].line_index;
-        if (sites[at]) {
-            findings.matches.push_back({key, file.path, std::move(chosen[at].name), entries[at],
-                                        std::move(*sites[at]), line});
-        } else {
-            skip(findings, {file.path, std::move(chosen[at].name), line,
-                            "not probed: " + sites[at].error().message});
+    keep_new(file, decided);
+    std::vector<Candidate> at_once;
+    std::vector<Candidate>& all = placing == Placing::kLater ? findings.candidates : at_once;
+    all.reserve(all.size() + decided.size());
+    for (auto& [entry, decision] : decided) all.push_back({key, entry, std::move(decision)});
+    for (auto& match : place(at_once, findings.skipped))
+        if (match) findings.matches.push_back(std::move(*match));
+}
+
+// Of several names of one function the one that the last line has; without exclusions, and what was
+// reported before.
+void Resolver::Impl::keep_new(File& file, Decided& decided) const {
+    std::stable_sort(decided.begin(), decided.end(), [](const auto& a, const auto& b) {
+        return a.first != b.first ? a.first < b.first : a.second.line_index > b.second.line_index;
+    });
+    decided.erase(std::unique(decided.begin(), decided.end(),
+                              [](const auto& a, const auto& b) { return a.first == b.first; }),
+                  decided.end());
+    std::erase_if(decided, [&](const auto& one) {
+        return targets.lines[one.second.line_index].exclude ||
+               std::binary_search(file.reported.begin(), file.reported.end(), one.first);
+    });
+    const auto before = static_cast<ptrdiff_t>(file.reported.size());
+    for (const auto& [entry, decision] : decided) file.reported.push_back(entry);
+    std::inplace_merge(file.reported.begin(), file.reported.begin() + before, file.reported.end());
+}
+
+std::vector<std::optional<NativeMatch>> Resolver::Impl::place(std::span<const Candidate> candidates,
+                                                              std::vector<Skipped>& skipped) {
+    std::map<FileKey, std::vector<size_t>> by_file;
+    for (size_t at = 0; at < candidates.size(); ++at) by_file[candidates[at].file].push_back(at);
+    std::vector<std::optional<NativeMatch>> matches(candidates.size());
+    for (const auto& [key, places] : by_file) {
+        const File& file = files.at(key); // it is kept while there are candidates
+        std::vector<uint64_t> entries;
+        for (const size_t at : places) entries.push_back(candidates[at].entry_offset);
+        auto sites = elf::place_probes(*file.elf, entries, placement);
+        for (size_t i = 0; i < places.size(); ++i) {
+            const SymbolMatcher::Decision& decision = candidates[places[i]].decision;
+            const std::string name = decision.name();
+            if (sites[i])
+                matches[places[i]] = NativeMatch{
+                    key, file.path, name, entries[i], std::move(*sites[i]), decision.line_index};
+            else
+                skip(skipped, {file.path, name, decision.line_index,
+                               "not probed: " + sites[i].error().message});
         }
     }
+    return matches;
 }
 
 // A line with a file offset at which no known function starts; those at a start go by its names.
-void Resolver::Impl::match_offset(const File& file, size_t line, Decisions& decisions,
+void Resolver::Impl::match_offset(const File& file, size_t line, Decided& decided,
                                   Findings& findings) {
     const uint64_t offset = *targets.lines[line].file_offset;
     const elf::Function* inside = file.elf->function_at_offset(offset);
     if (inside != nullptr && inside->file_offset == offset) return;
     const std::string& name = targets.lines[line].name.text;
     if (file.elf->code_at(offset, 1).empty()) {
-        skip(findings, {file.path, name, line, file.elf->why_no_code(offset)});
+        skip(findings.skipped, {file.path, name, line, file.elf->why_no_code(offset)});
     } else if (inside != nullptr) {
         // not even an instruction has to start there
-        skip(findings, {file.path, name, line,
-                        fmt::format("the offset lies inside of {}, which starts at 0x{:x}",
-                                    inside->names.front(), inside->file_offset)});
+        skip(findings.skipped, {file.path, name, line,
+                                fmt::format("the offset lies inside of {}, which starts at 0x{:x}",
+                                            inside->names.front(), inside->file_offset)});
     } else {
         matched[line] = true;
-        decisions.add(offset, {line, name});
+        decided.push_back({offset, {line, name, {}}});
     }
 }
 
@@ -352,6 +366,7 @@ Result<Findings> Resolver::look_at_process(pid_t pid) {
     const std::vector<Impl::Alias> aliases = impl.aliases_below(root_link);
 
     findings.matches = std::exchange(impl.held.matches, {});
+    findings.candidates = std::exchange(impl.held.candidates, {});
     findings.skipped = std::exchange(impl.held.skipped, {});
     IfuncResolver ifuncs(pid, *maps);
 
@@ -445,32 +460,26 @@ Findings Resolver::look_at_named_files(const std::string& root) {
         if (!one) {
             // a file that is not there may come; that nothing matched is told at the end
             if (one.error().kind == ErrorKind::kNotFound) continue;
-            impl_->skip(all, {pattern.text, impl_->targets.lines[*wants].name.text, *wants,
-                              one.error().message});
+            impl_->skip(all.skipped, {pattern.text, impl_->targets.lines[*wants].name.text, *wants,
+                                      one.error().message});
             continue;
         }
         all.files.merge(one->files);
         std::move(one->matches.begin(), one->matches.end(), std::back_inserter(all.matches));
+        std::move(one->candidates.begin(), one->candidates.end(),
+                  std::back_inserter(all.candidates));
         std::move(one->skipped.begin(), one->skipped.end(), std::back_inserter(all.skipped));
     }
     return all;
 }
 
-std::vector<Result<elf::ProbeSite>> Resolver::place(std::span<const NativeMatch> matches) const {
-    std::map<FileKey, std::vector<size_t>> by_file;
-    for (size_t at = 0; at < matches.size(); ++at) by_file[matches[at].file].push_back(at);
-    std::vector<Result<elf::ProbeSite>> sites(
-        matches.size(),
-        make_error(ErrorKind::kNotFound, "another file has taken the place of its file"));
-    for (const auto& [key, places] : by_file) {
-        const auto file = impl_->files.find(key);
-        if (file == impl_->files.end() || !file->second.elf) continue;
-        std::vector<uint64_t> entries;
-        for (const size_t at : places) entries.push_back(matches[at].entry_offset);
-        auto placed = elf::place_probes(*file->second.elf, entries, impl_->placement);
-        for (size_t i = 0; i < places.size(); ++i) sites[places[i]] = std::move(placed[i]);
-    }
-    return sites;
+std::vector<std::optional<NativeMatch>> Resolver::place(std::span<const Candidate> candidates,
+                                                        std::vector<Skipped>& skipped) {
+    return impl_->place(candidates, skipped);
+}
+
+const std::string& Resolver::path(const FileKey& key) const {
+    return impl_->files.at(key).path;
 }
 
 int Resolver::descriptor(const FileKey& key) const {

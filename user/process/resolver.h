@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -15,6 +16,7 @@
 #include "elf/symbols.h"
 #include "process/file_identity.h"
 #include "process/maps.h"
+#include "process/symbol_matcher.h"
 #include "targets/target.h"
 #include "util/fd.h"
 #include "util/result.h"
@@ -27,8 +29,15 @@ struct NativeMatch {
     std::string path;          // of the file, as the first process that mapped it sees it
     std::string name;          // the name the line matched (the best one for a reader)
     uint64_t entry_offset = 0; // file offset of the first instruction
-    elf::ProbeSite site;       // with Placing::kLater: what Resolver::place() gives
-    size_t line_index = 0;     // into TargetsFile::lines
+    elf::ProbeSite site;
+    size_t line_index = 0; // into TargetsFile::lines
+};
+
+// A function that a line selects, before its site is looked for.
+struct Candidate {
+    FileKey file;
+    uint64_t entry_offset = 0;
+    SymbolMatcher::Decision decision; // the alias lives as long as the Resolver
 };
 
 // Something a line named that cannot be slowed, and why: an IFUNC nobody has resolved yet, a
@@ -42,13 +51,15 @@ struct Skipped {
 
 // What one look at a process (or file) brought.
 struct Findings {
-    std::set<FileKey> files;          // that have at least one match and that this process maps
-    std::vector<NativeMatch> matches; // new ones only: not reported by an earlier look
-    std::vector<Skipped> skipped;     // new ones only
+    std::set<FileKey> files; // that have at least one match and that this process maps
+    // What is new: not reported by an earlier look.
+    std::vector<NativeMatch> matches;
+    std::vector<Candidate> candidates; // with Placing::kLater, instead of matches
+    std::vector<Skipped> skipped;
 };
 
-// When probe sites are chosen: with the match, or when the caller asks for those of some matches
-// (what else would be looked at are all functions of all files).
+// When probe sites are chosen: at once, or when the caller asks for those of some candidates (what
+// else would be looked at are all functions of all files).
 enum class Placing { kAtOnce, kLater };
 
 // Turns the native lines of a targets file into functions of the files that processes have mapped.
@@ -67,9 +78,12 @@ class Resolver {
     // Looks at the absolute, glob-free paths that the lines name, whether mapped or not.
     Findings look_at_named_files(const std::string& root);
 
-    // Of matches that were found with Placing::kLater: their sites, or why there is none. Each call
-    // reads all code of the files that they are in.
-    std::vector<Result<elf::ProbeSite>> place(std::span<const NativeMatch> matches) const;
+    // Of candidates: the matches, by index; nullopt, with the reason in `skipped`, where there is
+    // no site. Each call reads all code of the files that they are in.
+    std::vector<std::optional<NativeMatch>> place(std::span<const Candidate> candidates,
+                                                  std::vector<Skipped>& skipped);
+    // The path of a candidate's file, as the first process that mapped it sees it.
+    const std::string& path(const FileKey& key) const;
 
     // A descriptor of a file with matches, open as long as the Resolver lives; -1 when unknown.
     // /proc/self/fd/N of it is a path to attach by, whatever happened to the file's name.

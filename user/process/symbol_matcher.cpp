@@ -49,13 +49,6 @@ bool is_part_of_invented(std::string_view part) {
            kInventedWords.find(part) != std::string_view::npos;
 }
 
-bool is_cold_part(std::string_view name) {
-    const size_t at = name.rfind(".cold");
-    if (at == std::string_view::npos) return false;
-    const std::string_view rest = name.substr(at + 5);
-    return rest.empty() || rest.front() == '.';
-}
-
 } // namespace
 
 std::string_view required_word(std::string_view pattern, bool is_glob) {
@@ -116,12 +109,10 @@ void SymbolMatcher::note(Best& best, size_t line, std::string_view alias) {
     best = {true, line, alias};
 }
 
-void SymbolMatcher::match_name(Best& best, std::string_view name, std::string_view alias,
-                               bool globs) {
+void SymbolMatcher::match_name(Best& best, std::string_view name, std::string_view alias) {
     if (const auto found = exact_.find(name); found != exact_.end()) {
         for (const size_t line : found->second) note(best, line, alias);
     }
-    if (!globs) return;
     for (const GlobLine& glob : globs_) {
         if (is_wanted(best, glob.index) && targets::glob_match(glob.pattern, name)) {
             note(best, glob.index, alias);
@@ -141,25 +132,30 @@ std::optional<SymbolMatcher::Decision> SymbolMatcher::decide(const elf::Function
     if (const auto found = offsets_.find(function.file_offset); found != offsets_.end()) {
         for (const size_t line : found->second) note(best, line, function.names.front());
     }
-    const bool is_cold = std::all_of(function.names.begin(), function.names.end(), is_cold_part);
-    for (const std::string_view name : function.names) match_name(best, name, name, !is_cold);
-    std::string shown;
-    std::string_view shown_alias;
+    for (const std::string_view name : function.names) match_name(best, name, name);
+    Decision decision;
     for (const std::string_view name : function.names) {
-        if (is_cold || !elf::is_mangled(name) || !may_match_demangled(best, name)) continue;
-        const elf::Demangled forms = elf::demangle(name);
+        if (!elf::is_mangled(name) || !may_match_demangled(best, name)) continue;
+        elf::Demangled forms = elf::demangle(name);
         if (forms.with_signature.empty()) continue;
-        match_name(best, forms.with_signature, name, true);
-        match_name(best, forms.without_signature, name, true);
+        match_name(best, forms.with_signature, name);
+        match_name(best, forms.without_signature, name);
         if (best.found && best.alias == name) {
-            shown = forms.with_signature;
-            shown_alias = name;
+            decision.alias = name;
+            decision.demangled = std::move(forms.with_signature);
         }
     }
     if (!best.found) return std::nullopt;
-    if (!elf::is_mangled(best.alias)) return Decision{best.line, std::string(best.alias)};
-    if (shown_alias != best.alias) shown = elf::demangle(best.alias).with_signature;
-    return Decision{best.line, shown.empty() ? std::string(best.alias) : shown};
+    if (decision.alias != best.alias) decision.demangled.clear();
+    decision.line_index = best.line;
+    decision.alias = best.alias;
+    return decision;
+}
+
+std::string SymbolMatcher::Decision::name() const {
+    if (!demangled.empty()) return demangled;
+    std::string shown = elf::demangle(alias).with_signature;
+    return shown.empty() ? std::string(alias) : shown;
 }
 
 } // namespace speedbump::process

@@ -26,12 +26,14 @@ class SymbolMatcher {
 
     struct Decision {
         size_t line_index = 0;
-        std::string name; // what to show: demangled with its signature, else the matching alias
+        std::string_view alias; // of the function's names, or the line's file offset
+        std::string demangled;  // with its signature, where that decided
+
+        // What to show: demangled where it can be.
+        std::string name() const;
     };
 
     // The last line that names the function, which may be an exclusion; nullopt when none does.
-    // Parts that the compiler split off a function for cold code are no calls: only their exact
-    // symbol name or file offset names them.
     std::optional<Decision> decide(const elf::Function& function);
 
     // The lines given whose SYMBOL is a file offset.
@@ -51,7 +53,7 @@ class SymbolMatcher {
 
     bool is_wanted(const Best& best, size_t line) const;
     void note(Best& best, size_t line, std::string_view alias);
-    void match_name(Best& best, std::string_view name, std::string_view alias, bool globs);
+    void match_name(Best& best, std::string_view name, std::string_view alias);
     bool may_match_demangled(const Best& best, std::string_view mangled) const;
 
     std::vector<bool>& matched_;
