@@ -229,6 +229,18 @@ say "$PRETTY_NAME lacks: ${missing[*]}"
 
 # --- install
 
+# Some packages' scripts run as users of their own, which must get into the root directory: that of a
+# chroot is often for its owner alone.
+if [ "$(id -u)" = 0 ] && [[ $(stat -c %A /) != *[xt] ]]; then
+    say "the root directory is for its owner alone: installing where it is for all"
+    if ! command -v python3 >/dev/null; then
+        apt_get update >&2
+        apt_get install --no-install-recommends python3 >&2
+    fi
+    cleanup
+    exec scripts/whole_root.py scripts/setup.sh "${groups[@]}"
+fi
+
 # Packages must not start their services: a benchmark or a test starts its own.
 if [ ! -e /usr/sbin/policy-rc.d ]; then
     printf '#!/bin/sh\nexit 101\n' >"$scratch/policy-rc.d"
