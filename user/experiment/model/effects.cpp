@@ -280,11 +280,11 @@ void allow_slacks(Effect& effect, const Doses& doses, const Matrix& precision) {
     k.wide = allowed(doses, precision, effect.least_slack, kMattersP);
 }
 
-Finding judge(const Effect& effect, const EffectLimits& limits, bool may_be_hinge) {
+Finding judge(const Effect& effect, const EffectLimits& limits) {
     const Estimate& k = effect.criticality;
     if (!(k.interval.half_width() < kSaysNothing)) return Finding::kSilent;
     if (std::abs(k.value) + kSafely * k.error < limits.matters) return Finding::kHidden;
-    const bool matters = effect.shape == Shape::kLinear && !may_be_hinge && k.p < kMattersP;
+    const bool matters = effect.shape == Shape::kLinear && !effect.may_be_hinge && k.p < kMattersP;
     return matters ? Finding::kMatters : Finding::kOpen;
 }
 
@@ -338,8 +338,8 @@ Effect effect_of(size_t target, const Doses& doses, const EffectLimits& limits) 
         reach_to_none(effect.criticality);
     // On one side: a larger slack would be seen the more.
     const double chance = limits.may_wait ? 2 * kMattersP : kSlackChance;
-    const bool may_be_hinge = hinged - line.chi_square < gain_of_one(chance, doses.pooled);
-    effect.finding = judge(effect, limits, may_be_hinge);
+    effect.may_be_hinge = hinged - line.chi_square < gain_of_one(chance, doses.pooled);
+    effect.finding = judge(effect, limits);
     return effect;
 }
 
@@ -379,7 +379,12 @@ Effect effect_of(const Regression& regression, size_t target, const EffectLimits
     const size_t level = straight_level(regression, target, limits);
     if (level == kLevels) return whole;
     Effect effect = effect_of(target, doses_of(regression, target, level), limits);
-    if (whole.shape != Shape::kHinge) return effect;
+    if (whole.shape != Shape::kHinge) {
+        // That large doses do less than in proportion shows there is no slack to use up.
+        effect.may_be_hinge &= whole.may_be_hinge;
+        effect.finding = judge(effect, limits);
+        return effect;
+    }
     effect.shape = Shape::kHinge;
     effect.slack = whole.slack;
     effect.beyond = whole.beyond;

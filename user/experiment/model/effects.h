@@ -30,10 +30,11 @@ std::string to_string(Finding finding);
 struct Effect {
     size_t target = 0;
     Shape shape = Shape::kFlat;
-    Estimate criticality;   // of small doses: of a hinge, up to its slack
-    Estimate beyond;        // hinge only: of the doses beyond its slack
-    Estimate slack;         // hinge only: ns per call
-    double least_slack = 0; // ns per call: one below it would not have been told from a line
+    Estimate criticality;     // of small doses: of a hinge, up to its slack
+    Estimate beyond;          // hinge only: of the doses beyond its slack
+    Estimate slack;           // hinge only: ns per call
+    double least_slack = 0;   // ns per call: one below it would not have been told from a line
+    bool may_be_hinge = true; // with a slack above that: no dose says otherwise
     Finding finding = Finding::kSilent;
     double freedom = 0; // of the errors
 };
