@@ -34,11 +34,6 @@ ONCE = [
      "the longest delay (SB_MAX_DELAY_NS)"),
 ]
 
-# (what is used, the header that has it): others bring it along in one version of a library only.
-FROM = [
-    (r"\bfmt::join\(", "fmt/ranges.h"),
-]
-
 
 def sources(folder, *endings):
     found = pathlib.Path(folder).rglob("*")
@@ -145,11 +140,6 @@ def check_once():
                 sources("kmod", ".h", ".c") + sources("pyext", ".h", ".cpp", ".py"):
             if str(path) not in places and re.search(pattern, path.read_text()):
                 yield f"{path}: {what} is in {' '.join(places)} alone"
-    for pattern, header in FROM:
-        for path in sources("user", ".h", ".cpp") + sources("pyext", ".h", ".cpp"):
-            text = path.read_text()
-            if re.search(pattern, text) and f"#include <{header}>" not in text:
-                yield f"{path} uses {pattern} and does not include {header}"
     names = collections.defaultdict(set)
     for path in sources("bpf", ".h") + sources("kmod", ".h", ".c"):
         for name in re.findall(r"^#define (SB_\w+)", path.read_text(), re.M):

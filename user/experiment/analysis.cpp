@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <tuple>
 
 #include "experiment/anytime.h"
 #include "experiment/by_host.h"

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
+#include <tuple>
 #include <unordered_map>
 
 #include "process/ifunc.h"
@@ -428,9 +430,8 @@ Result<Findings> Resolver::look_at_file(const std::string& path, const std::stri
     if (!fd.valid()) return errno_error("open " + path, errno);
     struct stat status = {};
     if (::fstat(fd.get(), &status) != 0) return errno_error("fstat " + path, errno);
-    if (!S_ISREG(status.st_mode)) {
+    if (!S_ISREG(status.st_mode))
         return make_error(ErrorKind::kInvalid, path + ": is not a regular file");
-    }
     const Result<FileKey> key = mapped_key(fd, path);
     if (!key) return Error(key.error());
 
@@ -439,9 +440,8 @@ Result<Findings> Resolver::look_at_file(const std::string& path, const std::stri
     if (!root.empty()) real = path_within(read_link(root), real);
     if (!real.empty() && real != path) sighting.paths.push_back(std::move(real));
     if (!impl_->is_known(*key, sighting)) {
-        if (auto looked = impl_->look(*key, std::move(fd), sighting, findings); !looked) {
+        if (auto looked = impl_->look(*key, std::move(fd), sighting, findings); !looked)
             return std::move(looked).error();
-        }
     }
     const auto file = impl_->files.find(*key);
     if (file != impl_->files.end() && !file->second.reported.empty()) findings.files.insert(*key);
