@@ -39,7 +39,9 @@
 #include <thread>
 #include <vector>
 
-#define HOT extern "C" __attribute__((noinline, noclone, used))
+// Far from all other code: each byte within 129 of a function may look like a short jump into it,
+// by what the compiler happens to put there, and then nothing is patched.
+#define HOT extern "C" __attribute__((noinline, noclone, used, aligned(512)))
 
 namespace {
 
@@ -92,7 +94,7 @@ HOT void hot_jump(sigjmp_buf* to, int value) {
 HOT uint64_t hot_thunk(uint64_t a, uint64_t b, uint64_t c, uint64_t d);
 asm(R"(
     .pushsection .text
-    .p2align 4
+    .p2align 9
     .globl hot_thunk
     .type hot_thunk, @function
 hot_thunk:
@@ -106,7 +108,7 @@ hot_thunk:
 HOT uint64_t hot_short(uint64_t a);
 asm(R"(
     .pushsection .text
-    .p2align 4
+    .p2align 9
     .globl hot_short
     .type hot_short, @function
 hot_short:

@@ -107,7 +107,11 @@ TEST_P(Jumps, ComeAndGoWhileItWorks) {
     const auto found = resolver.look_at_process(torment.pid());
     ASSERT_TRUE(found) << found.error().message;
     ASSERT_EQ(found->files.size(), 1u);
-    ASSERT_GE(found->matches.size(), 6u);
+    // Of the others it is the compiler's choice.
+    for (const char* name : {"hot_thunk", "hot_mix", "hot_leaf", "hot_short", "hot_float"})
+        ASSERT_TRUE(std::any_of(found->matches.begin(), found->matches.end(),
+                                [name](const auto& match) { return match.name == name; }))
+            << name;
     const int file = resolver.descriptor(*found->files.begin());
     std::vector<Probe> probes;
     for (const process::NativeMatch& match : found->matches) {

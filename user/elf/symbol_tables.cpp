@@ -84,10 +84,9 @@ bool is_typed(const Elf64_Sym& symbol) {
 
 } // namespace
 
-const std::vector<unsigned char>* SymbolCollector::keep(std::vector<unsigned char> strings) {
-    strings.push_back(0);
-    names_.strings.push_back(std::make_unique<std::vector<unsigned char>>(std::move(strings)));
-    return names_.strings.back().get();
+std::span<const unsigned char> SymbolCollector::keep(std::vector<unsigned char> strings) {
+    names_.strings.push_back(std::move(strings));
+    return names_.strings.back();
 }
 
 // Whether it is the name of code that the program runs, as far as its section can tell.
@@ -124,7 +123,7 @@ void SymbolCollector::add_name(const SymbolTable& table, size_t at, std::string_
 Result<void> SymbolCollector::add(const SymbolTable& table, const std::vector<Elf64_Shdr>& sections,
                                   const std::string& name) {
     // Names may overlap; without a bound a small file could make us look for ends forever.
-    uint64_t budget = (uint64_t{64} << 20) + 64 * table.strings->size();
+    uint64_t budget = (uint64_t{64} << 20) + 64 * table.strings.size();
     candidates_.reserve(candidates_.size() + table.symbols.size());
     for (size_t i = 1; i < table.symbols.size(); ++i) {
         const Elf64_Sym& symbol = table.symbols[i];
@@ -136,13 +135,14 @@ Result<void> SymbolCollector::add(const SymbolTable& table, const std::vector<El
         else if (index >= SHN_LORESERVE)
             continue;
         if (!may_be_function(symbol, index, sections)) continue;
-        if (symbol.st_name >= table.strings->size()) {
+        if (symbol.st_name > table.strings.size()) { // at the end: it has none
             if (!is_typed(symbol)) continue;
             return damaged(name, "a symbol's name lies past the end of its string table");
         }
-        const char* text = reinterpret_cast<const char*>(table.strings->data()) + symbol.st_name;
-        const size_t room = table.strings->size() - symbol.st_name;
-        const size_t length = ::strnlen(text, std::min<size_t>(room, kMaxNameBytes));
+        const char* text = reinterpret_cast<const char*>(table.strings.data()) + symbol.st_name;
+        const size_t room = table.strings.size() - symbol.st_name;
+        const size_t length =
+            room == 0 ? 0 : ::strnlen(text, std::min<size_t>(room, kMaxNameBytes));
         if (length > budget) return damaged(name, "overlapping symbol names");
         budget -= length;
         add_name(table, i, {text, length});

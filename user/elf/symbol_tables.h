@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,16 +17,16 @@ namespace speedbump::elf {
 // One symbol table with what belongs to it.
 struct SymbolTable {
     std::vector<Elf64_Sym> symbols;
-    const std::vector<unsigned char>* strings = nullptr; // ends with NUL
-    std::vector<uint32_t> extended_sections;             // SHT_SYMTAB_SHNDX, or empty
-    std::vector<uint16_t> versions;                      // SHT_GNU_versym, or empty
+    std::span<const unsigned char> strings;
+    std::vector<uint32_t> extended_sections; // SHT_SYMTAB_SHNDX, or empty
+    std::vector<uint16_t> versions;          // SHT_GNU_versym, or empty
     bool is_dynamic = false;
 };
 
 // The names of all functions, and the bytes they are of.
 struct Names {
     std::vector<std::string_view> all;
-    std::vector<std::unique_ptr<std::vector<unsigned char>>> strings;
+    std::vector<std::vector<unsigned char>> strings;
 };
 
 // Gathers the symbols of all tables of a program and makes functions of them; owns the string
@@ -58,7 +57,7 @@ class SymbolCollector {
         bool is_label; // only to be known of, no function
     };
 
-    const std::vector<unsigned char>* keep(std::vector<unsigned char> strings);
+    std::span<const unsigned char> keep(std::vector<unsigned char> strings);
     Result<void> add(const SymbolTable& table, const std::vector<Elf64_Shdr>& sections,
                      const std::string& name);
     bool may_be_function(const Elf64_Sym& symbol, uint32_t section,
