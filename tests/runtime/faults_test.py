@@ -163,6 +163,33 @@ def test_target_execs_during_attach() -> None:
         target.end()
 
 
+EXECS_ITSELF = """
+#include <unistd.h>
+__attribute__((noinline)) int work(int x) { __asm__ volatile(""); return x + 1; }
+int main(int count, char** arguments) {
+    volatile int sum = 0;
+    for (int i = 0; i < 1000; ++i) sum += work(i);
+    execv(arguments[0], arguments);
+    return count;
+}
+"""
+
+
+def test_a_program_that_execs_without_end_is_found() -> None:
+    """For a moment of each exec it maps no code."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = f"{folder}/execs_itself"
+        subprocess.run([need("gcc"), "-O1", "-x", "c", "-o", program, "-"], input=EXECS_ITSELF, text=True,
+                       check=True)
+        process = subprocess.Popen([program])
+        try:
+            for _ in range(30):
+                expect(attach(process.pid, targets_file("+exe:work delay=1us")), 0)
+        finally:
+            process.kill()
+            process.wait()
+
+
 FAMILY = """
 import mmap, os, struct, sys, time
 with open(sys.argv[1], "r+b") as file:

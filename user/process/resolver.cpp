@@ -402,11 +402,11 @@ Result<Findings> Resolver::look_at_process(pid_t pid) {
         if (full == executable) sighting.is_main_executable = true;
     }
 
+    findings.maps_code = !seen.empty();
     for (auto& [key, one] : seen) {
         const auto known = impl.files.find(key);
-        if (known != impl.files.end() && !Impl::is_unchanged(known->second, pid, *one.mapping)) {
+        if (known != impl.files.end() && !Impl::is_unchanged(known->second, pid, *one.mapping))
             impl.files.erase(known);
-        }
         if (!impl.is_known(key, one.sighting)) {
             Result<Fd> fd = open_mapped_file(pid, *one.mapping);
             Result<void> looked = fd ? impl.look(key, std::move(*fd), one.sighting, findings)

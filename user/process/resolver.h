@@ -56,6 +56,7 @@ struct Findings {
     std::vector<NativeMatch> matches;
     std::vector<Candidate> candidates; // with Placing::kLater, instead of matches
     std::vector<Skipped> skipped;
+    bool maps_code = true; // false: the process maps none, as for a moment of an exec
 };
 
 // When probe sites are chosen: at once, or when the caller asks for those of some candidates (what

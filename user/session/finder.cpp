@@ -6,6 +6,7 @@
 
 #include <map>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "session/program_files.h"
@@ -17,6 +18,9 @@ using process::FileKey;
 namespace {
 
 constexpr auto kLongestFirstLook = std::chrono::milliseconds(500);
+// How long all that are in an exec are waited for, and how often they are looked at meanwhile.
+constexpr auto kLongestExec = std::chrono::milliseconds(100);
+constexpr auto kExecLook = std::chrono::milliseconds(1);
 
 } // namespace
 
@@ -26,9 +30,10 @@ Result<void> Finder::find_all() {
     has_begun_ = true;
     std::vector<std::pair<Member*, Error>> refused;
     bool has_looked = false;
+    const auto exec_end = Clock::now() + kLongestExec;
     for (auto& [tgid, member] : members_.all()) {
         if (!member.alive) continue;
-        auto found = find_mapped(member);
+        auto found = find_mapped(member, exec_end);
         has_looked |= found.has_value();
         if (!found && found.error().kind == ErrorKind::kUnsupported)
             refused.emplace_back(&member, std::move(found).error());
@@ -58,8 +63,15 @@ Result<void> Finder::find_all() {
     return {};
 }
 
-Result<void> Finder::find_mapped(Member& member) {
+// What maps no code is in an exec: until `exec_end` it is waited for. The event of the exec comes
+// in any case, but that nothing matches would be said before.
+Result<void> Finder::find_mapped(Member& member, Clock::time_point exec_end) {
     auto findings = resolver_.look_at_process(member.pid);
+    while (findings && !findings->maps_code && findings->matches.empty() &&
+           Clock::now() < exec_end) {
+        std::this_thread::sleep_for(kExecLook);
+        findings = resolver_.look_at_process(member.pid);
+    }
     if (findings) {
         take(member, std::move(*findings));
         return {};

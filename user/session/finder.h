@@ -50,7 +50,7 @@ class Finder {
     std::vector<size_t> unmatched_lines() const { return resolver_.unmatched_lines(); }
 
   private:
-    Result<void> find_mapped(Member& member);
+    Result<void> find_mapped(Member& member, Clock::time_point exec_end);
     Result<void> find_program(Member& member);
     void find_named_files();
     void take(Member& member, process::Findings&& findings);
