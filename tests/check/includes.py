@@ -46,7 +46,8 @@ HEADERS = {
     "vector": "vector",
 }
 USES = {header: re.compile(rf"\bstd::(?:{'|'.join(names.split())})\b") for header, names in HEADERS.items()}
-USES["fmt/ranges.h"] = re.compile(r"\bfmt::join\(")
+# (what is used, the header that each file has to include itself)
+DIRECT = [(re.compile(r"\bfmt::join\("), "fmt/ranges.h")]
 
 
 @functools.cache
@@ -70,9 +71,14 @@ def missing(text, headers):
         match = use.search(text)
         if match and header not in headers:
             yield match[0], header
+    for use, header in DIRECT:
+        match = use.search(text)
+        if match and f"#include <{header}>" not in text:
+            yield match[0], header
 
 
 assert list(missing("std::copy_n(a); std::vector<int> b;", {"vector"})) == [("std::copy_n", "algorithm")]
+assert list(missing("fmt::join(a)", {"fmt/ranges.h"})) == [("fmt::join(", "fmt/ranges.h")]
 problems = [f"{path} uses {name} and does not include <{header}>"
             for folder in FOLDERS for path in sorted(pathlib.Path(folder).rglob("*"))
             if path.suffix in (".cpp", ".h") and not path.is_symlink()

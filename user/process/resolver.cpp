@@ -367,9 +367,6 @@ Result<Findings> Resolver::look_at_process(pid_t pid) {
     const std::string root = root_of(pid);
     const std::vector<Impl::Alias> aliases = impl.aliases_below(root_link);
 
-    findings.matches = std::exchange(impl.held.matches, {});
-    findings.candidates = std::exchange(impl.held.candidates, {});
-    findings.skipped = std::exchange(impl.held.skipped, {});
     IfuncResolver ifuncs(pid, *maps);
 
     struct Seen {
@@ -385,9 +382,8 @@ Result<Findings> Resolver::look_at_process(pid_t pid) {
         Sighting& sighting = found->second.sighting;
         const auto add_path = [&sighting](std::string path) {
             const auto& paths = sighting.paths;
-            if (std::find(paths.begin(), paths.end(), path) == paths.end()) {
+            if (std::find(paths.begin(), paths.end(), path) == paths.end())
                 sighting.paths.push_back(std::move(path));
-            }
         };
         add_path(path_within(root, mapping.path));
         add_path(mapping.path);
@@ -403,6 +399,10 @@ Result<Findings> Resolver::look_at_process(pid_t pid) {
     }
 
     findings.maps_code = !seen.empty();
+    if (!findings.maps_code) return findings;
+    findings.matches = std::exchange(impl.held.matches, {});
+    findings.candidates = std::exchange(impl.held.candidates, {});
+    findings.skipped = std::exchange(impl.held.skipped, {});
     for (auto& [key, one] : seen) {
         const auto known = impl.files.find(key);
         if (known != impl.files.end() && !Impl::is_unchanged(known->second, pid, *one.mapping))

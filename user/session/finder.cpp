@@ -67,8 +67,7 @@ Result<void> Finder::find_all() {
 // in any case, but that nothing matches would be said before.
 Result<void> Finder::find_mapped(Member& member, Clock::time_point exec_end) {
     auto findings = resolver_.look_at_process(member.pid);
-    while (findings && !findings->maps_code && findings->matches.empty() &&
-           Clock::now() < exec_end) {
+    while (findings && !findings->maps_code && Clock::now() < exec_end) {
         std::this_thread::sleep_for(kExecLook);
         findings = resolver_.look_at_process(member.pid);
     }
