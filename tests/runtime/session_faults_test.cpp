@@ -438,7 +438,45 @@ class Family {
     pid_t pid_ = -1;
 };
 
+// Maps this program, and is no descendant of it.
+class Stranger {
+  public:
+    Stranger() {
+        int ends[2] = {};
+        if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe");
+        const pid_t child = fork();
+        if (child == 0) {
+            if (fork() != 0) _exit(0);
+            close(ends[1]);
+            char byte = 0;
+            _exit(read(ends[0], &byte, 1) == 0 ? 0 : 1);
+        }
+        close(ends[0]);
+        end_ = ends[1];
+        waitpid(child, nullptr, 0);
+    }
+    Stranger(const Stranger&) = delete;
+    Stranger& operator=(const Stranger&) = delete;
+    ~Stranger() { close(end_); }
+
+  private:
+    int end_ = -1; // it goes when nobody has it
+};
+
+TEST_F(SessionFaults, WhatThisProgramForksForItselfIsNoOutsider) {
+    Family family;
+    family.grow();
+    const auto session = attach("+exe:called_by_family delay=0\n", family.pid());
+    ASSERT_TRUE(session->run_for(std::chrono::seconds(1))); // on a busy host it goes on looking
+    session->take_out(false, {});
+    faults().link.begin(0, 0, 0);
+    ASSERT_TRUE(session->put_back());
+    EXPECT_EQ(faults().link.calls, 1); // for all at once
+    EXPECT_EQ(warnings_with("outside the tree"), 0u);
+}
+
 TEST_F(SessionFaults, ManyProcessesAreProbedByOneChildAndARefusedOneOnceMore) {
+    const Stranger stranger;
     Family family;
     family.grow();
     const auto end = Clock::now() + std::chrono::seconds(30);

@@ -4,10 +4,13 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstdint>
+#include <map>
 #include <set>
 #include <vector>
 
 #include "process/resolver.h"
+#include "tree/descent.h"
 
 namespace speedbump::session {
 
@@ -35,6 +38,20 @@ class OutsiderScan {
     std::set<process::FileKey> files_;
     std::set<process::FileKey> shared_;
     size_t next_ = 0;
+};
+
+// This process, and what it has forked for its own work (util/apart.h), which maps what it maps: no
+// outsiders.
+class OwnProcesses {
+  public:
+    explicit OwnProcesses(const std::vector<tree::ListedProcess>& all);
+    bool has(const tree::ListedProcess& process) const;
+
+  private:
+    bool descends(uint32_t tgid) const;
+
+    uint32_t own_tgid_ = 0;
+    std::map<uint32_t, uint32_t> parents_;
 };
 
 // Which of `files` (FileBelow::wanted) the process has mapped executable.

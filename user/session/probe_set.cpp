@@ -2,7 +2,6 @@
 #include "session/probe_set.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <iterator>
@@ -338,10 +337,10 @@ void ProbeSet::begin_look() {
     if (candidates.empty()) return;
     auto listed = tree_.list_processes();
     if (!listed) return;
+    const OwnProcesses own(*listed);
     std::vector<pid_t> outsiders;
     for (const tree::ListedProcess& process : *listed)
-        if (!process.kernel_thread && process.pid != getpid() &&
-            tree_.member_roots(process.tgid) == 0)
+        if (!process.kernel_thread && tree_.member_roots(process.tgid) == 0 && !own.has(process))
             outsiders.push_back(process.pid);
     scan_ = OutsiderScan(std::move(outsiders), std::move(candidates));
 }
