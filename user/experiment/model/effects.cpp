@@ -2,10 +2,10 @@
 #include "experiment/model/effects.h"
 
 #include <algorithm>
+#include <array>
 #include <boost/math/distributions/normal.hpp>
 #include <boost/math/distributions/students_t.hpp>
 #include <cmath>
-#include <utility>
 
 #include "experiment/model/limit.h"
 
@@ -26,6 +26,8 @@ constexpr double kCallErrors = 3;      // a slack below as many may be an error 
 constexpr double kSaysNothing = 0.5;   // half width
 constexpr double kSmallDose = 1.0 / 8; // of the full dose
 constexpr double kMattersP = 0.01;
+constexpr double kWaitingP = 3e-3;                      // the same where a slack is the rule
+constexpr std::array<double, 3> kSpreads = {0, 0.5, 1}; // of a slack, around its mean
 
 // The criticality of each dose of one target.
 struct Doses {
@@ -101,9 +103,18 @@ std::vector<double> straight(const Doses& doses) {
     return std::vector<double>(doses.per_call.size(), 1.0);
 }
 
-std::vector<double> hinge(const Doses& doses, double slack) {
+// What is left of a dose beyond a slack that is drawn anew for each unit, uniformly: from
+// slack * (1 - spread) to slack * (1 + spread). Of the dose.
+double left_of(double dose, double slack, double spread) {
+    const double least = slack * (1 - spread), most = slack * (1 + spread);
+    if (dose <= least) return 0;
+    if (dose >= most) return 1 - slack / dose;
+    return (dose - least) * (dose - least) / (2 * (most - least) * dose);
+}
+
+std::vector<double> hinge(const Doses& doses, double slack, double spread = 0) {
     std::vector<double> shape;
-    for (const double dose : doses.per_call) shape.push_back(std::max(0.0, 1 - slack / dose));
+    for (const double dose : doses.per_call) shape.push_back(left_of(dose, slack, spread));
     return shape;
 }
 
@@ -184,13 +195,17 @@ HingeFit best_hinge(const Doses& doses, const Matrix& precision) {
     return best;
 }
 
-// The best that a hinge with a slack above `min` can do.
-double chi_square_beyond(const Doses& doses, const Matrix& precision, double min) {
+// The best that a hinge with a slack above `min` can do, or one whose slack is not the same in each
+// unit.
+double chi_square_beyond(const Doses& doses, const Matrix& precision, double min, bool may_spread) {
     double best = INFINITY;
-    for (size_t step = 0; step <= kSlackSteps; ++step) {
-        const double slack = slack_at(doses, step);
-        if (slack < min) continue;
-        best = std::min(best, fit(doses, precision, hinge(doses, slack)).chi_square);
+    for (const double spread : kSpreads) {
+        if (spread > 0 && !may_spread) break;
+        for (size_t step = 0; step <= kSlackSteps; ++step) {
+            const double slack = slack_at(doses, step);
+            if (slack < min) continue;
+            best = std::min(best, fit(doses, precision, hinge(doses, slack, spread)).chi_square);
+        }
     }
     return best;
 }
@@ -248,24 +263,28 @@ void reach_to_none(Estimate& criticality) {
     }
 }
 
-// What a dose of the least slack does with any slack, none too, that the doses allow: as far as the
-// likelihood of all slacks and criticalities together reaches.
+// What a dose of the least slack does with any slack, none too, that the doses allow, the same in
+// each unit or not: as far as the likelihood of all slacks and criticalities together reaches.
 Interval allowed(const Doses& doses, const Matrix& precision, double least_slack, double chance) {
-    std::vector<std::pair<double, Fit>> fits = {{0, fit(doses, precision, straight(doses))}};
-    for (size_t step = 0; step <= kSlackSteps; ++step) {
-        const double slack = slack_at(doses, step);
-        const Fit bent = fit(doses, precision, hinge(doses, slack));
-        if (bent.k > 0) fits.emplace_back(slack, bent);
-    }
+    struct Possible {
+        double share = 1; // of the fit's criticality, which the least dose has
+        Fit fit;
+    };
+    std::vector<Possible> fits = {{1, fit(doses, precision, straight(doses))}};
+    for (const double spread : kSpreads)
+        for (size_t step = 0; step <= kSlackSteps; ++step) {
+            const double slack = slack_at(doses, step);
+            const Fit bent = fit(doses, precision, hinge(doses, slack, spread));
+            if (bent.k > 0) fits.push_back({left_of(least_slack, slack, spread), bent});
+        }
     double best = INFINITY;
-    for (const auto& [slack, one] : fits) best = std::min(best, one.chi_square);
+    for (const Possible& one : fits) best = std::min(best, one.fit.chi_square);
     const double gain = gain_of_one(chance, doses.pooled);
     Interval interval{INFINITY, -INFINITY};
-    for (const auto& [slack, one] : fits) {
+    for (const auto& [share, one] : fits) {
         double left = gain - (one.chi_square - best);
-        if (slack == 0) left = std::max(left, 0.0); // only a hinge that is found rules the line out
+        if (share == 1) left = std::max(left, 0.0); // only a hinge that is found rules the line out
         if (left < 0) continue;
-        const double share = std::max(0.0, 1 - slack / least_slack);
         const double reach = std::sqrt(left * one.variance);
         interval.low = std::min(interval.low, share * (one.k - reach));
         interval.high = std::max(interval.high, share * (one.k + reach));
@@ -331,13 +350,13 @@ Effect effect_of(size_t target, const Doses& doses, const EffectLimits& limits) 
     const double gain = line.chi_square - bent.fit.chi_square;
     if (gain > gain_of_two(kHingeChance, doses.pooled) && bent.interval.low > call_errors)
         bend(effect, doses, precision, bent);
-    const double hinged = chi_square_beyond(doses, precision, effect.least_slack);
+    const double hinged = chi_square_beyond(doses, precision, effect.least_slack, limits.may_wait);
     if (effect.shape == Shape::kLinear && limits.may_wait)
         allow_slacks(effect, doses, precision);
     else if (effect.shape == Shape::kLinear && hinged < line.chi_square)
         reach_to_none(effect.criticality);
     // On one side: a larger slack would be seen the more.
-    const double chance = limits.may_wait ? 2 * kMattersP : kSlackChance;
+    const double chance = limits.may_wait ? 2 * kWaitingP : kSlackChance;
     effect.may_be_hinge = hinged - line.chi_square < gain_of_one(chance, doses.pooled);
     effect.finding = judge(effect, limits);
     return effect;
