@@ -433,7 +433,8 @@ def test_native_time_goes_where_it_goes() -> None:
         first = found["native"]["functions"][0]
         assert first["name"] == "turn", first
         assert first["calls_per_second"] > 0, first
-        assert first["active"] > 0.9 * stacks["active"], (first, stacks)
+        # Of what hot() and warm() take; what the clock and the file take is a matter of the host.
+        assert first["active"] > 0.9 * sum(counts.values()), (first, counts)
         lines = [line for line in targets.read_text().splitlines() if line.startswith("+")]
         assert ":turn" in lines[0] and not any(":main" in line for line in lines), lines
     finally:
