@@ -395,13 +395,16 @@ class Family {
 
     Family() {
         if (pipe2(ends_, O_CLOEXEC) != 0) throw std::runtime_error("pipe");
+        const pid_t own = getpid();
         pid_ = fork();
         if (pid_ == 0) {
+            end_with(own);
             signal(SIGCHLD, SIG_IGN);
             char byte = 0;
             if (read(ends_[0], &byte, 1) != 1) _exit(1);
+            const pid_t root = getpid();
             for (int i = 0; i < kChildren; ++i)
-                if (fork() == 0) call();
+                if (fork() == 0) call(root);
             for (;;) pause();
         }
     }
@@ -426,8 +429,13 @@ class Family {
     }
 
   private:
-    [[noreturn]] static void call() {
+    // Whoever is killed, by a time limit too: nobody is left.
+    static void end_with(pid_t parent) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent) _exit(1); // it had ended before
+    }
+    [[noreturn]] static void call(pid_t parent) {
+        end_with(parent);
         for (;;) {
             called_by_family();
             usleep(1000);
