@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "process/maps.h"
 #include "util/clock.h"
@@ -24,29 +23,10 @@ std::set<process::FileKey> mapped_of(pid_t pid, const std::set<process::FileKey>
     return found;
 }
 
-OwnProcesses::OwnProcesses(const std::vector<tree::ListedProcess>& all) {
-    for (const tree::ListedProcess& process : all) {
-        parents_[process.tgid] = process.parent_tgid;
-        if (process.pid == getpid()) own_tgid_ = process.tgid;
-    }
-}
-
-bool OwnProcesses::descends(uint32_t tgid) const {
-    for (size_t steps = 0; steps < parents_.size();
-         ++steps) { // a list has no loops, or did it change
-        const auto parent = parents_.find(tgid);
-        if (parent == parents_.end()) return false;
-        if (parent->second == own_tgid_) return true;
-        tgid = parent->second;
-    }
-    return false;
-}
-
-bool OwnProcesses::has(const tree::ListedProcess& process) const {
-    if (process.tgid == own_tgid_) return true;
+bool runs_this_program(pid_t pid) {
     struct stat own = {}, other = {};
-    return descends(process.tgid) && stat("/proc/self/exe", &own) == 0 &&
-           stat(fmt::format("/proc/{}/exe", process.pid).c_str(), &other) == 0 &&
+    return stat("/proc/self/exe", &own) == 0 &&
+           stat(fmt::format("/proc/{}/exe", pid).c_str(), &other) == 0 &&
            own.st_dev == other.st_dev && own.st_ino == other.st_ino;
 }
 

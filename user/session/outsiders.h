@@ -4,13 +4,10 @@
 #include <sys/types.h>
 
 #include <chrono>
-#include <cstdint>
-#include <map>
 #include <set>
 #include <vector>
 
 #include "process/resolver.h"
-#include "tree/descent.h"
 
 namespace speedbump::session {
 
@@ -40,19 +37,8 @@ class OutsiderScan {
     size_t next_ = 0;
 };
 
-// This process, and what it has forked for its own work (util/apart.h), which maps what it maps: no
-// outsiders.
-class OwnProcesses {
-  public:
-    explicit OwnProcesses(const std::vector<tree::ListedProcess>& all);
-    bool has(const tree::ListedProcess& process) const;
-
-  private:
-    bool descends(uint32_t tgid) const;
-
-    uint32_t own_tgid_ = 0;
-    std::map<uint32_t, uint32_t> parents_;
-};
+// Whether it runs the same executable as this one.
+bool runs_this_program(pid_t pid);
 
 // Which of `files` (FileBelow::wanted) the process has mapped executable.
 std::set<process::FileKey> mapped_of(pid_t pid, const std::set<process::FileKey>& files);

@@ -8,6 +8,8 @@
 #include <span>
 #include <utility>
 
+#include "tree/descent.h"
+
 namespace speedbump::session {
 
 using engine::Attached;
@@ -337,10 +339,12 @@ void ProbeSet::begin_look() {
     if (candidates.empty()) return;
     auto listed = tree_.list_processes();
     if (!listed) return;
-    const OwnProcesses own(*listed);
+    // What this program has forked for its own work (util/apart.h) maps what it maps.
+    const auto own = tree::descendants(*listed, {}, {{tree_.own_tgid(), 1}}, true, 0);
     std::vector<pid_t> outsiders;
     for (const tree::ListedProcess& process : *listed)
-        if (!process.kernel_thread && tree_.member_roots(process.tgid) == 0 && !own.has(process))
+        if (!process.kernel_thread && tree_.member_roots(process.tgid) == 0 &&
+            !(own.contains(process.tgid) && runs_this_program(process.pid)))
             outsiders.push_back(process.pid);
     scan_ = OutsiderScan(std::move(outsiders), std::move(candidates));
 }
