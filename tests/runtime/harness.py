@@ -421,13 +421,28 @@ def await_counted(session: Session, puppet: Puppet, name: str) -> int:
     return calls_now(session, name) - before
 
 
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """All its threads stand still inside."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        threads = pathlib.Path(f"/proc/{pid}/task")
+        wait_for(lambda: all(path.read_text().rpartition(")")[2].split()[0] == "T"
+                             for path in threads.glob("*/stat")), 10, f"{pid} stopped")
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 def await_wide(session: Session, parent: Puppet, name: str) -> int:
     """Until its children have their probes from the first call, as the session knows by then that
-    nobody else maps the file: how many calls were counted so far."""
+    nobody else maps the file: how many calls were counted so far. Meanwhile the session is stopped,
+    else it may have been quick enough to probe each child by itself."""
 
     def are_counted() -> bool:
         before = calls_now(session, name)
-        parent.births(3, name)
+        with stopped(session.process.pid):
+            parent.births(3, name)
         return calls_now(session, name) == before + 3
 
     wait_for(are_counted, 30, f"{name} counted from the first call of children of {parent.pid}")
