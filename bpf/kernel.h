@@ -21,6 +21,7 @@
 #define VM_UFFD_MISSING 0x00000200 /* include/linux/mm.h */
 #define VM_UFFD_WP 0x00001000
 #define SB_SIGKILL 9
+#define SB_SIGNAL_GROUP_EXIT 4 /* of signal_struct.flags: all threads of the process end */
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -40,6 +41,7 @@ typedef struct {
 
 struct signal_struct {
     atomic_t live;
+    unsigned int flags;
 };
 
 struct upid {

@@ -141,12 +141,16 @@ int BPF_PROG(sb_exec, struct task_struct *task, int old_pid, struct linux_binprm
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(sb_exit, struct task_struct *task)
 {
-	if (task->signal->live.counter) /* other threads are left */
-		return 0;
-	/* do_exit() runs this before exit_files() closes the loader's links, whose release waits
-	 * for the spins in flight: they must end by themselves. */
-	if (task->tgid == control.loader_tgid)
+	bool is_last = !task->signal->live.counter;
+
+	/* Spins in flight must end by themselves: do_exit() runs this before exit_files() closes the
+	 * loader's links, whose release waits for them. So does a thread of the loader that takes
+	 * probes out just now, and is not killed before: whichever of them dies first says it. */
+	if (task->tgid == control.loader_tgid &&
+	    (is_last || task->signal->flags & SB_SIGNAL_GROUP_EXIT))
 		control.armed = 0;
+	if (!is_last)
+		return 0;
 	sb_leave(SB_EVENT_EXIT, task->group_leader);
 	return 0;
 }

@@ -218,14 +218,18 @@ def test_paused_session_delays_nothing() -> None:
 
 def end_of_spin(end) -> None:
     """A call of 10 s is over soon after `end`, and has used next to no CPU by then but while the
-    loader, which ends it or dies of that, waited for one."""
-    for _ in range(5):
+    loader, which ends it or dies of that, waited for one. Also where the loader still takes the probes out
+    that it has tried itself with, and waits in the kernel until nobody is in a probe."""
+    for pause in (0, 0.005, 0.02, 0.1, 0.3):
         target = start_puppet()
         # One that follows no children looks for no others that map the file, and moves no probes, which it
         # may be doing just then.
         with Session("+exe:work_push delay=10s", "--no-children", pid=target.pid) as session:
+            before = cpu_ns(target.pid)
             target.send("call work_push 1")
-            time.sleep(0.2)
+            while cpu_ns(target.pid) < before + 5 * MS:
+                time.sleep(0.001)
+            time.sleep(pause)
             waiting = Patience(session.process.pid)
             start, used = time.monotonic(), cpu_ns(target.pid)
             used_at_the_end = end(session, target)

@@ -3,6 +3,7 @@
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
+#include <fcntl.h>
 #include <linux/capability.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -28,6 +29,7 @@
 #include "engine/machine.h"
 #include "engine/mapping_watch.h"
 #include "engine/quiet_libbpf.h"
+#include "engine/shielded.h"
 #include "engine/sites.h"
 #include "util/log.h"
 #include "util/proc.h"
@@ -92,9 +94,12 @@ void try_uprobe_multi(Features& features, Skeleton skeleton) {
     const auto* code = reinterpret_cast<const volatile unsigned char*>(nop);
     features.nop5_optimized = has_become_call(code);
     features.nop5_is_safe = !features.nop5_optimized || child_reaches_call(code);
-    features.cleanup = std::async(std::launch::async, [skeleton = std::move(skeleton),
+    // Closing it waits for a grace period, and for whoever is in a probe.
+    const int kept = ::fcntl(bpf_link__fd(link.get()), F_DUPFD_CLOEXEC, 0);
+    features.cleanup = std::async(std::launch::async, [kept, skeleton = std::move(skeleton),
                                                        link = std::move(link)]() mutable {
-                           link.reset(); // waits for a grace period
+                           link.reset();
+                           if (kept >= 0) close_shielded({kept});
                            skeleton.reset();
                        }).share();
 }
