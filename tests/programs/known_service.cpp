@@ -34,6 +34,7 @@
 #include <string>
 #include <thread>
 
+#include "apart.h"
 #include "mark.h"
 
 namespace {
@@ -95,7 +96,7 @@ class Queue {
 SEMAPHORE(known_watched);
 
 extern "C" {
-[[gnu::noinline, gnu::used]] void unit_done() {
+[[APART]] void unit_done() {
     g_units.store(g_units.load() + 1); // one thread; the kernel probes no locked instruction
     MARK("nop", "known", "unit");
     MARK_WITH_SEMAPHORE("nop", "known", "watched", "known_watched");
@@ -103,10 +104,10 @@ extern "C" {
     MARK(".byte 0x0f, 0x1f, 0x44, 0x00, 0x00", "known", "unit_nop5");
 #endif
 }
-#define WORK(name, us)                                \
-    [[gnu::noinline, gnu::used]] void work_##name() { \
-        static const long time = time_of(#name, us);  \
-        pass_us(time);                                \
+#define WORK(name, us)                               \
+    [[APART]] void work_##name() {                   \
+        static const long time = time_of(#name, us); \
+        pass_us(time);                               \
     }
 WORK(a, 200)
 WORK(b, 200)

@@ -39,9 +39,9 @@
 #include <thread>
 #include <vector>
 
-// Far from all other code: each byte within 129 of a function may look like a short jump into it,
-// by what the compiler happens to put there, and then nothing is patched.
-#define HOT extern "C" __attribute__((noinline, noclone, used, aligned(512)))
+#include "apart.h"
+
+#define HOT extern "C" [[APART, gnu::noclone]]
 
 namespace {
 
