@@ -6,9 +6,11 @@
 #include <poll.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "internal/pycore_ceval.h"
 #include "internal/pycore_gc.h"
+#include "internal/pycore_gil.h"
 #include "internal/pycore_interp.h"
 #include "internal/pycore_long.h"
 #include "internal/pycore_pystate.h"
@@ -274,3 +276,89 @@ void sb_visit_frozen(int (*visit)(PyObject *, void *), void *argument) {
     (void)argument;
 #endif
 }
+
+#ifdef Py_GIL_DISABLED
+
+int sb_can_ask_for_gil(void) {
+    return 0;
+}
+
+void sb_take_gil(PyThreadState *thread) {
+    PyEval_RestoreThread(thread);
+}
+
+void sb_ask_no_more(void) {}
+
+#else
+
+enum { kAskingUs = 1, kLooks = 20, kBetweenLooksNs = 250000 };
+
+static int g_can_ask;
+// One thread asks at a time: the interval that it has made short, and what that was.
+static int g_asks;
+static unsigned long g_before_us;
+static unsigned long *g_interval;
+
+static struct _gil_runtime_state *gil_of(const PyThreadState *thread) {
+#if PY_VERSION_HEX >= 0x030C0000
+    return thread->interp->ceval.gil;
+#else
+    (void)thread;
+    return &_PyRuntime.ceval.gil;
+#endif
+}
+
+static bool is_taken(const struct _gil_runtime_state *gil) {
+    return __atomic_load_n((const int *)&gil->locked, __ATOMIC_RELAXED) != 0;
+}
+
+int sb_can_ask_for_gil(void) {
+    if (g_can_ask || !sb_layout_is_known()) return g_can_ask;
+    PyObject *get = PySys_GetObject("getswitchinterval");
+    PyObject *told = get != NULL && PyCFunction_Check(get) ? PyObject_CallNoArgs(get) : NULL;
+    const double us = told != NULL ? PyFloat_AsDouble(told) * 1e6 : -1;
+    Py_XDECREF(told);
+    PyErr_Clear();
+    const struct _gil_runtime_state *gil = gil_of(PyThreadState_Get());
+    const double differs = us - (double)gil->interval;
+    if (is_taken(gil) && differs > -0.5 && differs < 0.5)
+        __atomic_store_n(&g_can_ask, 1, __ATOMIC_RELEASE);
+    return g_can_ask;
+}
+
+static bool begin_to_ask(struct _gil_runtime_state *gil) {
+    int none = 0;
+    if (!__atomic_compare_exchange_n(&g_asks, &none, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+        return false;
+    g_before_us = __atomic_load_n(&gil->interval, __ATOMIC_RELAXED);
+    if (g_before_us == kAskingUs) { // another core asks, or the program always does
+        __atomic_store_n(&g_asks, 0, __ATOMIC_RELEASE);
+        return false;
+    }
+    __atomic_store_n(&g_interval, &gil->interval, __ATOMIC_RELEASE);
+    __atomic_store_n(&gil->interval, kAskingUs, __ATOMIC_RELAXED);
+    return true;
+}
+
+void sb_ask_no_more(void) {
+    unsigned long *interval = __atomic_load_n(&g_interval, __ATOMIC_ACQUIRE);
+    // The program may have set another one meanwhile.
+    if (interval != NULL && __atomic_load_n(interval, __ATOMIC_RELAXED) == kAskingUs)
+        __atomic_store_n(interval, g_before_us, __ATOMIC_RELAXED);
+    __atomic_store_n(&g_interval, NULL, __ATOMIC_RELAXED);
+    __atomic_store_n(&g_asks, 0, __ATOMIC_RELEASE);
+}
+
+void sb_take_gil(PyThreadState *thread) {
+    bool asks = false;
+    if (__atomic_load_n(&g_can_ask, __ATOMIC_ACQUIRE)) {
+        struct _gil_runtime_state *gil = gil_of(thread);
+        const struct timespec pause = {0, kBetweenLooksNs};
+        for (int look = 0; look < kLooks && is_taken(gil); ++look) ppoll(NULL, 0, &pause, NULL);
+        asks = is_taken(gil) && begin_to_ask(gil);
+    }
+    PyEval_RestoreThread(thread);
+    if (asks) sb_ask_no_more();
+}
+
+#endif

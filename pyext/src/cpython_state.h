@@ -43,6 +43,21 @@ int sb_runs_beside_others(void);
 // them when it shows all objects; some it may show as well.
 void sb_visit_frozen(int (*visit)(PyObject*, void*), void* argument);
 
+// Takes the GIL back as `thread`, of which it was given up.
+//
+// A thread that waits in CPython asks for the GIL after a whole switch interval (5 ms) without
+// being woken: where the one that has it gives it up more often, as each call through ctypes or
+// into PyTorch does, each time wakes it, and it finds the GIL taken again where it is slow to run
+// (take_gil() in Python/ceval_gil.c). So this one only looks for 5 ms, and then asks: the interval
+// is 1 us until it has the GIL. Where sb_can_ask_for_gil() has not said so, it waits as any thread.
+void sb_take_gil(PyThreadState* thread);
+
+// Whether the switch interval lies where sb_take_gil() would write it. GIL held.
+int sb_can_ask_for_gil(void);
+
+// In a forked child, in which no thread asks: the switch interval as it was.
+void sb_ask_no_more(void);
+
 #ifdef __cplusplus
 }
 #endif

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "compat.h"
+#include "cpython_state.h"
 #include "gil_stay.h"
 
 namespace speedbump::python {
@@ -29,9 +30,9 @@ PyObject* stay(Call call) {
     return work.result;
 }
 
-// Takes the GIL as `thread`, of which it was given up.
+// sb_take_gil() for a thread that may be ended in there.
 inline void take_gil(PyThreadState* thread) {
-    sb_stay([](void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); }, thread);
+    sb_stay([](void* state) { sb_take_gil(static_cast<PyThreadState*>(state)); }, thread);
 }
 
 // Gives the GIL up for as long as it lives.

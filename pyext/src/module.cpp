@@ -331,7 +331,7 @@ void bind(py::module_& m) {
         return g_live.overhead_ns;
     });
     m.def("spin_delay_ns", &spin_ns, py::arg("ns"));
-    m.def("serve", &serve, py::arg("channel"));
+    m.def("serve", &serve, py::arg("channel"), py::arg("core") = -1);
     register_fork_handlers(forget_channel);
 }
 

@@ -16,6 +16,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -552,7 +553,7 @@ void run_session(Channel& channel) {
 
 } // namespace
 
-void serve(int channel_fd) noexcept {
+void serve(int channel_fd, int core_fd) noexcept {
     sigset_t all;
     sigset_t before;
     ::sigfillset(&all);
@@ -560,6 +561,12 @@ void serve(int channel_fd) noexcept {
     auto channel = std::make_unique<Channel>();
     channel->socket = Fd(channel_fd);
     channel->wake = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    sb_can_ask_for_gil(); // from now on
+    if (core_fd >= 0) {
+        ::close(core_fd);
+        constexpr std::string_view kLoaded = R"({"op":"loaded"})"; // the first: it does not wait
+        ::send(channel->socket.get(), kLoaded.data(), kLoaded.size(), MSG_NOSIGNAL);
+    }
     run_session(*channel);
     channel->socket.reset();
     std::unique_lock lock(channel->mutex);

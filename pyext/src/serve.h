@@ -4,8 +4,9 @@
 // The loader's end of an attached interpreter.
 //
 // The loader gets a thread into the process that takes the GIL, loads this library by its path and
-// calls serve(channel). `channel` is a connected AF_UNIX SOCK_SEQPACKET socket; every packet is one
-// JSON object with an "op". Packets are at most kMaxPacket bytes.
+// calls serve(channel, core). `channel` is a connected AF_UNIX SOCK_SEQPACKET socket; every packet
+// is one JSON object with an "op". Packets are at most kMaxPacket bytes. `core` is a descriptor of
+// this library.
 //
 // loader -> core
 //   {"op":"begin", "session":ID, "lines":[I...], "targets":TEXT, "roots":MASK,
@@ -35,6 +36,7 @@
 //   {"op":"detach"}    or end of file: the loader is gone. Delays end at once in this process.
 //
 // core -> loader
+//   {"op":"loaded"}    First packet, where `core` is a descriptor, which is closed.
 //   {"op":"refused", "reason":TEXT}   nothing was done, the socket is closed.
 //   {"op":"ready", "version":"3.12.1", "pid":N, "inherited":BOOL, "from_start":BOOL,
 //    "overhead_ns":N, "matched":[{"line":I,"module":..,"name":..,"file":..}...],
@@ -67,7 +69,7 @@ inline constexpr unsigned kMaxPacket = 65536;
 
 // Serves one session on the socket, which it closes; returns when it is over. Called with the GIL
 // held, in a thread that has nothing else to do: it blocks all signals. Raises no Python error.
-void serve(int channel) noexcept;
+void serve(int channel, int core) noexcept;
 
 // Forgets the channel in a forked child.
 void forget_channel();

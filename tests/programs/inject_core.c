@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
  * A core that slows nothing: what the tests of getting into an interpreter load. One library for
- * every CPython with a GIL from 3.10 on (stable ABI). serve(channel) answers "ready" to the begin,
- * and "gone" to a detach or nothing to a hang-up.
+ * every CPython with a GIL from 3.10 on (stable ABI). serve(channel, core) says "loaded", answers
+ * "ready" to the begin, and "gone" to a detach or nothing to a hang-up.
  *
  * With SB_FLOOD one that works against the loader: after "ready" it sends matches without end and
  * ignores the detach, and a list it never ends: the first one of packets without functions, those
@@ -112,24 +112,26 @@ static void talk(int channel)
 }
 #endif
 
-static PyObject *serve(PyObject *module, PyObject *argument)
+static PyObject *serve(PyObject *module, PyObject *arguments)
 {
-    long channel = PyLong_AsLong(argument);
+    int channel, core;
 
     (void)module;
-    if (channel < 0)
+    if (!PyArg_ParseTuple(arguments, "ii", &channel, &core))
         return NULL;
+    close(core);
+    answer(channel, "{\"op\":\"loaded\"}");
     ++sessions;
     Py_BEGIN_ALLOW_THREADS
-    talk((int)channel);
-    close((int)channel);
+    talk(channel);
+    close(channel);
     Py_END_ALLOW_THREADS
     --sessions;
     Py_RETURN_NONE;
 }
 
 static PyMethodDef methods[] = {
-    {"serve", serve, METH_O, "Serves one session on a socket."},
+    {"serve", serve, METH_VARARGS, "Serves one session on a socket."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -43,6 +43,7 @@ Layout from_offsets(const Offsets& o) {
     layout.gil = narrow(o.interpreter.ceval_gil);
     layout.gil_locked = narrow(o.interpreter.gil_locked - o.interpreter.gil);
     layout.gil_holder = narrow(o.interpreter.gil_holder - o.interpreter.gil);
+    layout.gil_interval = narrow(o.interpreter.gil_holder - o.interpreter.gil - 8); // before it
     layout.interpreter_id = narrow(o.interpreter.id);
     layout.interpreter_next = narrow(o.interpreter.next);
     layout.interpreter_threads = narrow(o.interpreter.threads_head);
@@ -119,7 +120,8 @@ bool is_credible(const Layout& layout) {
     return all_below(1 << 20, {layout.runtime_head, layout.gil, layout.interpreter_id,
                                layout.interpreter_next, layout.interpreter_threads}) &&
            all_below(4096, {layout.thread_next, layout.thread_frame, layout.thread_id,
-                            layout.thread_native_id, layout.gil_locked, layout.gil_holder}) &&
+                            layout.thread_native_id, layout.gil_interval, layout.gil_locked,
+                            layout.gil_holder}) &&
            all_below(512, {layout.frame_previous, layout.frame_code, layout.frame_ip,
                            layout.frame_owner, layout.code_size, layout.code_file, layout.code_name,
                            layout.code_lines, layout.code_first_line, layout.code_bytes,

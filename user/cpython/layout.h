@@ -24,6 +24,7 @@ struct Layout : sb_python_layout {
     uint32_t runtime_head = kNone; // _PyRuntime: first interpreter
     // 3.10, 3.11: the GIL's state in _PyRuntime; later in an interpreter a pointer to it.
     uint32_t gil = kNone;
+    uint32_t gil_interval = kNone; // microseconds that a thread waits before it asks for the GIL
     uint32_t interpreter_id = kNone;
     uint32_t interpreter_next = kNone;
     uint32_t interpreter_threads = kNone;    // first thread

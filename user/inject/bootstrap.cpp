@@ -8,6 +8,7 @@ namespace {
 
 // The descriptor is loaded by a path with the thread's number in it, and never by its plain path
 // once another build is there, because the dynamic linker takes two files of one name for the same.
+// Where all goes well nothing of it gives the GIL up, which may take long to have again.
 constexpr std::string_view kSource = R"py(
 def _speedbump(channel, core, path, build):
     import sys, posix, _imp, _thread
@@ -45,20 +46,19 @@ def _speedbump(channel, core, path, build):
             if module is None:
                 raise ImportError('; '.join(problems))
             cores.loaded[build] = module
-        say('{"op":"loaded"}')
     except BaseException as error:
         text = ascii(type(error).__name__ + ': ' + str(error))[1:-1][:2000]
         say('{"op":"error","message":"%s"}' % text.replace('\\', '/').replace('"', "'"))
         posix.close(channel)
-        return
-    finally:
         posix.close(core)
+        return
     try:
-        module.serve(channel)
+        module.serve(channel, core)
     except BaseException as error:
         text = ascii(type(error).__name__ + ': ' + str(error))[1:-1][:2000]
         say('{"op":"error","message":"%s"}' % text.replace('\\', '/').replace('"', "'"))
         posix.close(channel)
+        posix.close(core)
 
 _speedbump(channel, core, )py";
 

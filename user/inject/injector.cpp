@@ -19,6 +19,7 @@
 #include <tuple>
 #include <vector>
 
+#include "cpython/gil.h"
 #include "inject/bootstrap.h"
 #include "inject/debugger_mailbox.h"
 #include "inject/debugger_support.h"
@@ -100,20 +101,20 @@ bool hangs_in_child(const Interpreter& interpreter) {
 }
 
 Result<void> fill_guard(Go& go, pid_t pid, const RemoteModule& module,
-                        const std::vector<RemoteModule>& modules) {
-    for (auto [slot, name, address] :
-         {std::tuple{&go.thread_state_new, "PyThreadState_New", module.find("PyThreadState_New")},
-          std::tuple{&go.interpreter_main, "PyInterpreterState_Main",
-                     module.find("PyInterpreterState_Main")},
-          std::tuple{&go.register_atfork, "__register_atfork",
-                     find_in_libc(modules, "__register_atfork")},
-          std::tuple{&go.cxa_finalize, "__cxa_finalize",
-                     find_in_libc(modules, "__cxa_finalize")}}) {
-        if (!address)
+                        const std::vector<RemoteModule>& modules, bool for_states) {
+    go.register_atfork = find_in_libc(modules, "__register_atfork").value_or(0);
+    go.cxa_finalize = find_in_libc(modules, "__cxa_finalize").value_or(0);
+    if (go.cxa_finalize == 0) go.register_atfork = 0;
+    if (!for_states) return {};
+    go.thread_state_new = module.find("PyThreadState_New").value_or(0);
+    go.interpreter_main = module.find("PyInterpreterState_Main").value_or(0);
+    for (auto [address, name] :
+         {std::pair{go.thread_state_new, "PyThreadState_New"},
+          std::pair{go.interpreter_main, "PyInterpreterState_Main"},
+          std::pair{go.register_atfork, "__register_atfork and __cxa_finalize"}})
+        if (address == 0)
             return make_error(ErrorKind::kUnsupported,
                               fmt::format("process {} does not export {}", pid, name));
-        *slot = *address;
-    }
     return {};
 }
 
@@ -226,9 +227,12 @@ Result<std::unique_ptr<Go>> make_go(pid_t pid, const std::vector<RemoteModule>& 
     if (!module) return errno_error(fmt::format("process {}", pid), ESRCH);
     if (Result<void> filled = fill_go(*go, pid, *module, interpreter, source); !filled)
         return std::move(filled.error());
-    if (hangs_in_child(interpreter)) {
-        if (Result<void> filled = fill_guard(*go, pid, *module, modules); !filled)
-            return std::move(filled.error());
+    if (Result<void> filled = fill_guard(*go, pid, *module, modules, hangs_in_child(interpreter));
+        !filled)
+        return std::move(filled.error());
+    if (const auto gil = cpython::main_gil(process::ProcessSource(pid), interpreter)) {
+        go->gil_interval = gil->interval;
+        go->gil_locked = gil->locked;
     }
     return go;
 }

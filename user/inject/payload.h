@@ -56,23 +56,34 @@ struct Go {
     uint64_t run_string;
     uint64_t dec_ref;
     uint64_t err_clear;
-    // Of a Python whose thread states must not be made while it forks, otherwise 0; see ForkGuard.
-    uint64_t thread_state_new;
-    uint64_t interpreter_main;
+    // What ForkGuard needs; 0: there is none.
     uint64_t register_atfork;
     uint64_t cxa_finalize;
+    // Of a Python whose thread states must not be made while it forks, otherwise 0.
+    uint64_t thread_state_new;
+    uint64_t interpreter_main;
+    // Where the GIL's switch interval lies, and whether it is taken (cpython/gil.h); 0: not known.
+    uint64_t gil_interval;
+    uint64_t gil_locked;
     char channel_name[16]; // names of the two descriptors in the source's private dict
     char core_name[16];
     char source[kMaxSource]; // NUL-terminated Python, compiled as a file
 };
 
+// What a fork must not meet, or a child not keep, is done while fork handlers of its own are
+// registered, until the new thread has the GIL. What children need for them is kForkedSize bytes of
+// the region.
+//
 // Before 3.12 CPython takes the lock that PyThreadState_New() holds in a forked child before it
-// makes that lock anew: a child forked meanwhile hangs. So from before the new thread makes its
-// thread state until it has the GIL, fork handlers of its own are registered, which hold forks off
-// for as long as it is made. What children need for them is kForkedSize bytes of the region.
+// makes that lock anew: a child forked meanwhile hangs. Forks are held off for so long.
+//
+// Where the GIL is not to be had in its own time, the switch interval is made short meanwhile (see
+// pyext/src/cpython_state.h), which a child would keep.
 struct ForkGuard {
-    uint32_t forks;      // under way
-    uint32_t is_at_work; // the new thread makes its thread state
+    uint32_t forks;        // under way
+    uint32_t is_at_work;   // the new thread makes its thread state
+    uint64_t gil_interval; // where it lies, while it is short
+    uint64_t interval_us;  // what it was
 };
 
 // Lives at region + kDataOffset; the injector only reads it.

@@ -30,6 +30,8 @@ static_assert(offsetof(Region, address) == 24 && offsetof(Region, size) == 32 &&
 
 namespace {
 
+constexpr uint64_t kAskingUs = 1;
+
 // Whether the other end of a socket is gone; the data that waits is left alone.
 PAYLOAD_INLINE bool hung_up(int fd) {
     KernelPollFd poll_fd{fd, 0x2000 /* POLLRDHUP */, 0};
@@ -120,11 +122,21 @@ __attribute__((visibility("hidden"))) PAYLOAD void speedbump_payload_after_fork(
     __atomic_sub_fetch(&own_region()->guard.forks, 1, __ATOMIC_SEQ_CST);
 }
 
+// With the switch interval as it was, unless the program has set another one meanwhile.
+PAYLOAD_INLINE void ask_no_more(ForkGuard& guard) {
+    if (guard.gil_interval == 0) return;
+    auto* interval = reinterpret_cast<uint64_t*>(guard.gil_interval);
+    if (__atomic_load_n(interval, __ATOMIC_RELAXED) == kAskingUs)
+        __atomic_store_n(interval, guard.interval_us, __ATOMIC_RELAXED);
+    __atomic_store_n(&guard.gil_interval, 0, __ATOMIC_RELEASE);
+}
+
 // The child has no such thread, keeps these handlers, and may fork.
 __attribute__((visibility("hidden"))) PAYLOAD void speedbump_payload_in_child() {
     ForkGuard& guard = own_region()->guard;
     guard.forks = 0;
     guard.is_at_work = 0;
+    ask_no_more(guard);
 }
 
 } // extern "C"
@@ -157,6 +169,36 @@ PAYLOAD_INLINE bool end_guard(Region* region) {
     function<void(void*)>(region->go.cxa_finalize)(reinterpret_cast<void*>(address));
     raw_call(SYS_madvise, address, speedbump::inject::kForkedSize, MADV_DONTFORK);
     return true;
+}
+
+// Whether the GIL is not given up for long enough to take it: looked at for as long as a thread
+// waits by default before it asks for it.
+PAYLOAD_INLINE bool must_ask(const Region* region) {
+    if (region->go.gil_interval == 0) return false;
+    const auto* locked = reinterpret_cast<const int32_t*>(region->go.gil_locked);
+    constexpr int kLooks = 20;
+    int was_free = 0; // in a row
+    for (int look = 0; look < kLooks; ++look) {
+        was_free = __atomic_load_n(locked, __ATOMIC_RELAXED) == 0 ? was_free + 1 : 0;
+        if (was_free == 2) return false;
+        pause_ns(250000);
+    }
+    return true;
+}
+
+// PyGILState_Ensure(). `asks`: see sb_take_gil() in pyext/src/cpython_state.h.
+PAYLOAD_INLINE int take_gil(Region* region, bool asks) {
+    const speedbump::inject::Go& go = region->go;
+    ForkGuard& guard = region->guard;
+    auto* interval = reinterpret_cast<uint64_t*>(go.gil_interval);
+    if (asks) guard.interval_us = __atomic_load_n(interval, __ATOMIC_RELAXED);
+    if (asks && guard.interval_us != kAskingUs) { // else somebody asks already
+        __atomic_store_n(&guard.gil_interval, go.gil_interval, __ATOMIC_RELEASE);
+        __atomic_store_n(interval, kAskingUs, __ATOMIC_RELEASE);
+    }
+    const int gil = function<int()>(go.gil_ensure)();
+    ask_no_more(guard);
+    return gil;
 }
 
 // The thread's state, which PyGILState_Ensure() will find; null when there is no memory.
@@ -265,13 +307,17 @@ __attribute__((visibility("hidden"))) PAYLOAD void speedbump_payload_work(Region
     bool taken = false;
     bool guarded = false;
     if (function<int()>(go.is_ready)() && !hung_up(channel)) {
-        guarded = go.register_atfork != 0 && start_guard(region);
-        const bool has_state = guarded && make_thread_state(region, channel) != nullptr;
-        int gil = function<int()>(go.gil_ensure)();
+        const bool must = must_ask(region);
+        guarded =
+            go.register_atfork != 0 && (must || go.thread_state_new != 0) && start_guard(region);
+        const bool has_state =
+            guarded && go.thread_state_new != 0 && make_thread_state(region, channel) != nullptr;
+        const bool asks = guarded && must;
+        int gil = take_gil(region, asks);
         while (guarded && !end_guard(region)) {
             function<void(int)>(go.gil_release)(gil);
             pause_ns(1000000);
-            gil = function<int()>(go.gil_ensure)();
+            gil = take_gil(region, asks);
         }
         // The channel is the cancel flag: who gave up, or died, has closed it.
         if (!hung_up(channel)) {

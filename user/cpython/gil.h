@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "cpython/interpreter.h"
+#include "process/source.h"
+
+namespace speedbump::cpython {
+
+// Where fields of a GIL lie in a process (struct _gil_runtime_state).
+struct GilPlace {
+    uint64_t interval; // unsigned long: microseconds that a thread waits before it asks for the GIL
+    uint64_t locked;   // int: 1 while a thread has it
+};
+
+// That of the main interpreter, which lives as long as the process. Nothing where there is no GIL,
+// it is not known where it lies, or what lies there is none: who writes to `interval` must be sure.
+std::optional<GilPlace> main_gil(const process::Source& source, const Interpreter& interpreter);
+
+} // namespace speedbump::cpython
