@@ -180,6 +180,29 @@ TEST(PolledTree, WhoMayNotBelongDoesNotNorItsChildren) {
     EXPECT_EQ(tree.member_count(), 1u);
 }
 
+TEST(PolledTree, ALookThatHasToWaitPutsTheNextOneOffNoLonger) {
+    bool is_asked = false;
+    PolledTree tree([&](pid_t) {
+        is_asked = true;
+        std::this_thread::sleep_for(1500ms); // as where others have the CPUs
+        return true;
+    });
+    const auto mappings = tree.mappings();
+    Child child;
+    ASSERT_TRUE(*tree.add_member(child.tgid(), 1));
+    child.tell('f');
+    for (const auto end = Clock::now() + 20s; !is_asked && Clock::now() < end;) tree.drain_events();
+    ASSERT_TRUE(is_asked);
+    child.tell('m');
+    bool lost = false;
+    std::vector<NewMapping> found;
+    for (const auto end = Clock::now() + 20s; found.empty() && Clock::now() < end;) {
+        tree.drain_events();
+        found = mappings->drain(lost);
+    }
+    EXPECT_EQ(found.size(), 1u);
+}
+
 TEST(PolledTree, ChildrenAreNotFollowedUnasked) {
     PolledTree tree(anybody);
     tree.follow_children(false);

@@ -2,7 +2,6 @@
 #include "discover/stack_survey.h"
 
 #include <algorithm>
-#include <ctime>
 #include <map>
 #include <memory>
 #include <optional>
@@ -58,13 +57,6 @@ struct Process {
     std::vector<Pending> pending;
     std::vector<std::pair<pid_t, sb_thread_state>> states; // that the sampler knows
 };
-
-// getrusage() knows only what was up to the last tick.
-nanoseconds own_cpu_time() {
-    timespec time{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-    return std::chrono::seconds(time.tv_sec) + nanoseconds(time.tv_nsec);
-}
 
 class StackSampling {
   public:
@@ -428,7 +420,7 @@ void StackSampling::look_at_all() {
 }
 
 StackSurvey StackSampling::run() {
-    const auto cpu_before = own_cpu_time();
+    const auto cpu_before = thread_cpu_time();
     if (options_.with_native) {
         auto opened = stacks::StackSampler::open(period_);
         if (opened)
@@ -447,9 +439,9 @@ StackSurvey StackSampling::run() {
         const Clock::time_point now = Clock::now();
         is_over = now >= end || interrupted_();
         if (now >= next || is_over) {
-            const auto before = own_cpu_time();
+            const auto before = thread_cpu_time();
             look_at_all();
-            const auto spent = own_cpu_time() - before;
+            const auto spent = thread_cpu_time() - before;
             // One in each period, at a random moment of it: the clocks of the CPUs have the same
             // period, and would else tick each time just while this program has a thread's CPU.
             const nanoseconds within(static_cast<int64_t>(
@@ -472,7 +464,7 @@ StackSurvey StackSampling::run() {
     if (sampler_ && sampler_->gaps() > 0)
         result_.notes.push_back(
             "samples were lost: a CPU went offline or came online while it was to be sampled");
-    result_.own_cpu = ns(own_cpu_time() - cpu_before) / ns(Clock::now() - start);
+    result_.own_cpu = ns(thread_cpu_time() - cpu_before) / ns(Clock::now() - start);
     return std::move(result_);
 }
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <ctime>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -33,12 +32,6 @@ struct Range {
     uint64_t file_offset = 0;
     NativeFile* file = nullptr;
 };
-
-nanoseconds thread_cpu() {
-    timespec time = {};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-    return std::chrono::seconds(time.tv_sec) + nanoseconds(time.tv_nsec);
-}
 
 struct DwflDeleter {
     void operator()(Dwfl* dwfl) const { dwfl_end(dwfl); }
@@ -224,9 +217,9 @@ void NativeUnwinder::Impl::follow() {
 
 // As map_files(); what it took counts for all processes together.
 Result<bool> NativeUnwinder::Impl::look_in_passing() {
-    const auto before = thread_cpu();
+    const auto before = thread_cpu_time();
     auto looked = map_files();
-    files_->looked(thread_cpu() - before);
+    files_->looked(thread_cpu_time() - before);
     return looked;
 }
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "util/clock.h"
 #include "util/proc.h"
 
 namespace speedbump::tree {
@@ -14,7 +15,7 @@ namespace speedbump::tree {
 namespace {
 
 constexpr uint64_t kKernelThread = 0x00200000; // PF_KTHREAD, <linux/sched.h>
-// Of a CPU, that looks may take.
+// CPU time for each of a look, so that looks take a twentieth of a CPU.
 constexpr int kMaxShare = 20;
 
 std::optional<ProcessStat> read_process_stat(uint32_t pid) {
@@ -116,12 +117,11 @@ uint64_t PolledTree::member_roots(uint32_t tgid) const {
 
 std::vector<TreeEvent> PolledTree::drain_events() {
     std::vector<TreeEvent> events;
-    const Clock::time_point begin = Clock::now();
-    if (begin < due_ && !looks_always_) return events;
+    if (Clock::now() < due_ && !looks_always_) return events;
+    const auto before = thread_cpu_time();
     look_at_members(events);
     if (follow_children_) look_for_children(events);
-    const Clock::time_point end = Clock::now();
-    due_ = end + (end - begin) * kMaxShare;
+    due_ = Clock::now() + (thread_cpu_time() - before) * kMaxShare;
     return events;
 }
 
