@@ -4,6 +4,7 @@
 #include "cpython_state.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <time.h>
@@ -279,86 +280,165 @@ void sb_visit_frozen(int (*visit)(PyObject *, void *), void *argument) {
 
 #ifdef Py_GIL_DISABLED
 
-int sb_can_ask_for_gil(void) {
-    return 0;
+void sb_begin_gil(void) {}
+
+void sb_end_gil(void) {}
+
+PyThreadState *sb_give_gil(void) {
+    return PyEval_SaveThread();
 }
 
-void sb_take_gil(PyThreadState *thread) {
+void sb_take_gil(PyThreadState *thread, int is_main) {
+    (void)is_main;
     PyEval_RestoreThread(thread);
 }
 
-void sb_ask_no_more(void) {}
+void sb_after_fork(void) {}
 
 #else
 
-enum { kAskingUs = 1, kLooks = 20, kBetweenLooksNs = 250000 };
-
-static int g_can_ask;
-// One thread asks at a time: the interval that it has made short, and what that was.
-static int g_asks;
-static unsigned long g_before_us;
-static unsigned long *g_interval;
-
-static struct _gil_runtime_state *gil_of(const PyThreadState *thread) {
-#if PY_VERSION_HEX >= 0x030C0000
-    return thread->interp->ceval.gil;
-#else
-    (void)thread;
-    return &_PyRuntime.ceval.gil;
+#if PY_VERSION_HEX >= 0x030D0000
+// What cpython/layout.cpp makes of the debug offsets, where the interval is not named.
+_Static_assert(offsetof(struct _gil_runtime_state, last_holder) ==
+                   offsetof(struct _gil_runtime_state, interval) + 8,
+               "the interval lies before the holder");
 #endif
+
+enum { kBetweenLooksUs = 250, kLooks = 20, kAskingMs = 100, kWatchStack = 64 << 10 };
+
+// The main interpreter's GIL, which is never freed; null: it is not known.
+static struct _gil_runtime_state *g_gil;
+static bool g_has_asker;
+static pthread_t g_asker;
+// What the interval was, 0: nobody asks; and until when it is asked, by CLOCK_MONOTONIC.
+static unsigned long g_before_us;
+static int64_t g_until_ns;
+static bool g_is_watched;
+
+static bool is_asker(void) {
+    return g_has_asker && pthread_equal(g_asker, pthread_self());
 }
 
 static bool is_taken(const struct _gil_runtime_state *gil) {
     return __atomic_load_n((const int *)&gil->locked, __ATOMIC_RELAXED) != 0;
 }
 
-int sb_can_ask_for_gil(void) {
-    if (g_can_ask || !sb_layout_is_known()) return g_can_ask;
+// If it is `from_us` still: the program may have set another one meanwhile.
+static void change_interval(unsigned long from_us, unsigned long to_us) {
+    __atomic_compare_exchange_n(&g_gil->interval, &from_us, to_us, 0, __ATOMIC_RELAXED,
+                                __ATOMIC_RELAXED);
+}
+
+static void ask_no_more(void) {
+    const unsigned long before_us = __atomic_exchange_n(&g_before_us, 0, __ATOMIC_ACQ_REL);
+    if (before_us != 0) change_interval(SB_ASKING_US, before_us);
+}
+
+static int64_t clock_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+static void pause_ns(int64_t ns) {
+    const struct timespec pause = {ns / 1000000000, ns % 1000000000};
+    ppoll(NULL, 0, &pause, NULL);
+}
+
+// A thread of its own: has the asking end where the asker can't, since it waits.
+static void *watch(void *unused) {
+    (void)unused;
+    bool is_mine = true;
+    while (is_mine) {
+        int64_t left_ns;
+        while ((left_ns = __atomic_load_n(&g_until_ns, __ATOMIC_ACQUIRE) - clock_ns()) > 0)
+            pause_ns(left_ns);
+        ask_no_more();
+        __atomic_store_n(&g_is_watched, false, __ATOMIC_SEQ_CST);
+        // It may have begun anew by then.
+        is_mine = __atomic_load_n(&g_until_ns, __ATOMIC_SEQ_CST) > clock_ns() &&
+                  !__atomic_exchange_n(&g_is_watched, true, __ATOMIC_SEQ_CST);
+    }
+    return NULL;
+}
+
+static bool start_watch(void) {
+    if (__atomic_exchange_n(&g_is_watched, true, __ATOMIC_SEQ_CST)) return true;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    bool is_started = false;
+    if (pthread_attr_init(&attributes) == 0) {
+        is_started = pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED) == 0 &&
+                     pthread_attr_setstacksize(&attributes, kWatchStack) == 0 &&
+                     pthread_create(&thread, &attributes, watch, NULL) == 0;
+        pthread_attr_destroy(&attributes);
+    }
+    if (!is_started) __atomic_store_n(&g_is_watched, false, __ATOMIC_SEQ_CST);
+    return is_started;
+}
+
+static void begin_to_ask(unsigned long interval_us) {
+    // In an interval as short nobody needs to ask, and perhaps the thread of another core does.
+    if (interval_us <= SB_ASKING_US) return;
+    __atomic_store_n(&g_until_ns, clock_ns() + kAskingMs * INT64_C(1000000), __ATOMIC_SEQ_CST);
+    if (!start_watch()) return;
+    __atomic_store_n(&g_before_us, interval_us, __ATOMIC_RELEASE);
+    change_interval(interval_us, SB_ASKING_US);
+}
+
+// That of the running interpreter, if it is the main one and it is known where it lies.
+static struct _gil_runtime_state *find_gil(void) {
     PyObject *get = PySys_GetObject("getswitchinterval");
-    PyObject *told = get != NULL && PyCFunction_Check(get) ? PyObject_CallNoArgs(get) : NULL;
+    if (PyInterpreterState_Get() != PyInterpreterState_Main() || !sb_layout_is_known() ||
+        get == NULL || !PyCFunction_Check(get))
+        return NULL;
+#if PY_VERSION_HEX >= 0x030C0000
+    struct _gil_runtime_state *gil = PyInterpreterState_Get()->ceval.gil;
+#else
+    struct _gil_runtime_state *gil = &_PyRuntime.ceval.gil;
+#endif
+    PyObject *told = PyObject_CallNoArgs(get);
     const double us = told != NULL ? PyFloat_AsDouble(told) * 1e6 : -1;
     Py_XDECREF(told);
     PyErr_Clear();
-    const struct _gil_runtime_state *gil = gil_of(PyThreadState_Get());
     const double differs = us - (double)gil->interval;
-    if (is_taken(gil) && differs > -0.5 && differs < 0.5)
-        __atomic_store_n(&g_can_ask, 1, __ATOMIC_RELEASE);
-    return g_can_ask;
+    return is_taken(gil) && differs > -0.5 && differs < 0.5 ? gil : NULL;
 }
 
-static bool begin_to_ask(struct _gil_runtime_state *gil) {
-    int none = 0;
-    if (!__atomic_compare_exchange_n(&g_asks, &none, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-        return false;
-    g_before_us = __atomic_load_n(&gil->interval, __ATOMIC_RELAXED);
-    if (g_before_us == kAskingUs) { // another core asks, or the program always does
-        __atomic_store_n(&g_asks, 0, __ATOMIC_RELEASE);
-        return false;
-    }
-    __atomic_store_n(&g_interval, &gil->interval, __ATOMIC_RELEASE);
-    __atomic_store_n(&gil->interval, kAskingUs, __ATOMIC_RELAXED);
-    return true;
+void sb_begin_gil(void) {
+    if (g_gil == NULL) g_gil = find_gil();
+    if (g_has_asker) return;
+    g_has_asker = true;
+    g_asker = pthread_self();
 }
 
-void sb_ask_no_more(void) {
-    unsigned long *interval = __atomic_load_n(&g_interval, __ATOMIC_ACQUIRE);
-    // The program may have set another one meanwhile.
-    if (interval != NULL && __atomic_load_n(interval, __ATOMIC_RELAXED) == kAskingUs)
-        __atomic_store_n(interval, g_before_us, __ATOMIC_RELAXED);
-    __atomic_store_n(&g_interval, NULL, __ATOMIC_RELAXED);
-    __atomic_store_n(&g_asks, 0, __ATOMIC_RELEASE);
+void sb_end_gil(void) {
+    if (!is_asker()) return;
+    ask_no_more();
+    g_has_asker = false;
 }
 
-void sb_take_gil(PyThreadState *thread) {
-    bool asks = false;
-    if (__atomic_load_n(&g_can_ask, __ATOMIC_ACQUIRE)) {
-        struct _gil_runtime_state *gil = gil_of(thread);
-        const struct timespec pause = {0, kBetweenLooksNs};
-        for (int look = 0; look < kLooks && is_taken(gil); ++look) ppoll(NULL, 0, &pause, NULL);
-        asks = is_taken(gil) && begin_to_ask(gil);
+PyThreadState *sb_give_gil(void) {
+    if (is_asker()) ask_no_more();
+    return PyEval_SaveThread();
+}
+
+void sb_take_gil(PyThreadState *thread, int is_main) {
+    const struct _gil_runtime_state *gil = g_gil;
+    if (is_main && gil != NULL && is_asker()) {
+        const unsigned long interval_us = __atomic_load_n(&gil->interval, __ATOMIC_RELAXED);
+        unsigned long look = 0;
+        for (; look < kLooks && look * kBetweenLooksUs < interval_us && is_taken(gil); ++look)
+            pause_ns(kBetweenLooksUs * 1000);
+        if (look > 0) begin_to_ask(interval_us); // it may not be free any more
     }
     PyEval_RestoreThread(thread);
-    if (asks) sb_ask_no_more();
+}
+
+void sb_after_fork(void) {
+    ask_no_more();
+    g_has_asker = false;
+    g_is_watched = false;
 }
 
 #endif

@@ -43,20 +43,29 @@ int sb_runs_beside_others(void);
 // them when it shows all objects; some it may show as well.
 void sb_visit_frozen(int (*visit)(PyObject*, void*), void* argument);
 
-// Takes the GIL back as `thread`, of which it was given up.
+// Gives the GIL up; the thread that it is to be taken back as.
+PyThreadState* sb_give_gil(void);
+
+// Takes it back. `is_main`: it is the main interpreter's.
 //
 // A thread that waits in CPython asks for the GIL after a whole switch interval (5 ms) without
 // being woken: where the one that has it gives it up more often, as each call through ctypes or
 // into PyTorch does, each time wakes it, and it finds the GIL taken again where it is slow to run
-// (take_gil() in Python/ceval_gil.c). So this one only looks for 5 ms, and then asks: the interval
-// is 1 us until it has the GIL. Where sb_can_ask_for_gil() has not said so, it waits as any thread.
-void sb_take_gil(PyThreadState* thread);
+// (take_gil() in Python/ceval_gil.c). So the thread of sb_begin_gil() waits for up to 5 ms
+// until it is free, and then asks: the interval is SB_ASKING_US from there until it gives the GIL
+// up again, as its bytecode may have to, too, but for 0.1 s at most: a call into C may keep the GIL
+// for long, and each thread that waits for it wakes up 15,000 times a second. Another thread, and
+// this one where it is not known where the interval lies, waits as any does.
+void sb_take_gil(PyThreadState* thread, int is_main);
 
-// Whether the switch interval lies where sb_take_gil() would write it. GIL held.
-int sb_can_ask_for_gil(void);
+#define SB_ASKING_US 1UL
+
+// From here on the calling thread asks, if no other does, until sb_end_gil(). GIL held.
+void sb_begin_gil(void);
+void sb_end_gil(void);
 
 // In a forked child, in which no thread asks: the switch interval as it was.
-void sb_ask_no_more(void);
+void sb_after_fork(void);
 
 #ifdef __cplusplus
 }

@@ -30,20 +30,24 @@ PyObject* stay(Call call) {
     return work.result;
 }
 
-// sb_take_gil() for a thread that may be ended in there.
-inline void take_gil(PyThreadState* thread) {
-    sb_stay([](void* state) { sb_take_gil(static_cast<PyThreadState*>(state)); }, thread);
-}
-
 // Gives the GIL up for as long as it lives.
 class WithoutGil {
   public:
-    WithoutGil() : thread_(PyEval_SaveThread()) {}
-    ~WithoutGil() { take_gil(thread_); }
+    WithoutGil()
+        : is_main_(PyInterpreterState_Get() == PyInterpreterState_Main()), thread_(sb_give_gil()) {}
+    ~WithoutGil() {
+        sb_stay(
+            [](void* self) {
+                const auto& own = *static_cast<const WithoutGil*>(self);
+                sb_take_gil(own.thread_, own.is_main_ ? 1 : 0);
+            },
+            this);
+    }
     WithoutGil(const WithoutGil&) = delete;
     WithoutGil& operator=(const WithoutGil&) = delete;
 
   private:
+    bool is_main_;
     PyThreadState* thread_;
 };
 

@@ -94,8 +94,7 @@ class Modules {
 
 // The GIL in turns with the program. It must have a pause: who gives the GIL up and asks for it at
 // once has it again before another thread has woken up, and each time anew, for which that thread
-// waits without end (take_gil() in Python/ceval_gil.h asks for the GIL only when it was not given
-// up for 5 ms).
+// waits without end (sb_take_gil() says why).
 class Turns {
   public:
     explicit Turns(Look& look) : look_(look), since_(now_ns()) {}

@@ -332,6 +332,7 @@ void bind(py::module_& m) {
     });
     m.def("spin_delay_ns", &spin_ns, py::arg("ns"));
     m.def("serve", &serve, py::arg("channel"), py::arg("core") = -1);
+    m.attr("protocol") = 1; // of the loader (serve.h), which loads no other
     register_fork_handlers(forget_channel);
 }
 

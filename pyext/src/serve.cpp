@@ -561,7 +561,7 @@ void serve(int channel_fd, int core_fd) noexcept {
     auto channel = std::make_unique<Channel>();
     channel->socket = Fd(channel_fd);
     channel->wake = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    sb_can_ask_for_gil(); // from now on
+    sb_begin_gil();
     if (core_fd >= 0) {
         ::close(core_fd);
         constexpr std::string_view kLoaded = R"({"op":"loaded"})"; // the first: it does not wait
@@ -582,6 +582,7 @@ void serve(int channel_fd, int core_fd) noexcept {
     if (is_held) channel.release();
 #endif
     PyErr_Clear();
+    sb_end_gil();
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 

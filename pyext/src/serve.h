@@ -4,9 +4,9 @@
 // The loader's end of an attached interpreter.
 //
 // The loader gets a thread into the process that takes the GIL, loads this library by its path and
-// calls serve(channel, core). `channel` is a connected AF_UNIX SOCK_SEQPACKET socket; every packet
-// is one JSON object with an "op". Packets are at most kMaxPacket bytes. `core` is a descriptor of
-// this library.
+// calls serve(channel, core). `channel` is a connected AF_UNIX SOCK_SEQPACKET socket;
+// every packet is one JSON object with an "op". Packets are at most kMaxPacket bytes. `core` is a
+// descriptor of this library.
 //
 // loader -> core
 //   {"op":"begin", "session":ID, "lines":[I...], "targets":TEXT, "roots":MASK,

@@ -113,7 +113,7 @@ void after_fork_in_parent() {
     shared().mutex.unlock();
 }
 void after_fork_in_child() {
-    sb_ask_no_more();
+    sb_after_fork();
     for (Inside& inside : g_inside) inside.threads.store(0); // those threads are not in the child
     claim_anew();
     g_live.pid = static_cast<uint32_t>(::getpid()); // before the child can forbid itself to ask

@@ -135,7 +135,13 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static int add_protocol(PyObject *module)
+{
+    return PyModule_AddIntConstant(module, "protocol", 1);
+}
+
 static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, (void *)add_protocol},
 #ifdef SB_FREE_THREADED
     {Py_mod_gil, Py_MOD_GIL_NOT_USED},
 #endif

@@ -425,7 +425,7 @@ TEST(Payload, FitsItsPlaces) {
 }
 
 TEST(Bootstrap, CarriesAnyPath) {
-    std::string source = bootstrap_source("/a'b\\c\xff\n", "x");
+    std::string source = load_source("/a'b\\c\xff\n", "x");
     EXPECT_NE(source.find("b'\\x2f\\x61\\x27\\x62\\x5c\\x63\\xff\\x0a'"), std::string::npos);
     EXPECT_LT(source.size() + 4 * PATH_MAX - 4 * 9, kMaxSource + 8192);
 }

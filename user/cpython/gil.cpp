@@ -22,25 +22,41 @@ std::optional<uint64_t> main_interpreter(const process::Source& source, const La
     return std::nullopt;
 }
 
+// Whether a thread of an interpreter has that state.
+bool has_thread(const process::Source& source, const Layout& layout, uint64_t interpreter,
+                uint64_t state) {
+    constexpr int kMaxThreads = 65536;
+    auto thread = source.value<uint64_t>(interpreter + layout.interpreter_threads);
+    for (int i = 0; i < kMaxThreads && thread && *thread != 0; ++i) {
+        if (*thread == state) return true;
+        thread = source.value<uint64_t>(*thread + layout.thread_next);
+    }
+    return false;
+}
+
 } // namespace
 
 std::optional<GilPlace> main_gil(const process::Source& source, const Interpreter& interpreter) {
     const Result<Layout> layout = layout_of(source, interpreter);
     if (!layout || layout->free_threaded) return std::nullopt;
-    uint64_t gil = interpreter.runtime_address + layout->gil;
-    if (layout->minor >= 12) {
-        const auto main = main_interpreter(source, *layout, interpreter.runtime_address);
-        const auto told = main ? source.value<uint64_t>(*main + layout->gil) : std::nullopt;
-        if (!told) return std::nullopt;
-        gil = *told;
+    const auto main = main_interpreter(source, *layout, interpreter.runtime_address);
+    if (!main) return std::nullopt;
+    const auto gil = layout->minor >= 12 ? source.value<uint64_t>(*main + layout->gil)
+                                         : std::optional(interpreter.runtime_address + layout->gil);
+    if (!gil) return std::nullopt;
+    const GilPlace place{*gil + layout->gil_interval, *gil + layout->gil_locked};
+    if (place.interval % sizeof(uint64_t) != 0) return std::nullopt;
+    constexpr int kTries = 3; // between two reads another thread may take it, and one may end
+    for (int i = 0; i < kTries; ++i) {
+        const auto locked = source.value<int32_t>(place.locked);
+        const auto holder = source.value<uint64_t>(*gil + layout->gil_holder);
+        const auto interval = source.value<uint64_t>(place.interval);
+        constexpr uint64_t kLongestUs = 100'000'000;
+        if (!locked || !holder || !interval || *interval < 1 || *interval > kLongestUs)
+            return std::nullopt;
+        if (*locked == 1 && has_thread(source, *layout, *main, *holder)) return place;
     }
-    const GilPlace place{gil + layout->gil_interval, gil + layout->gil_locked};
-    const auto interval = source.value<uint64_t>(place.interval);
-    const auto locked = source.value<int32_t>(place.locked);
-    constexpr uint64_t kLongestUs = 100'000'000;
-    const bool is_one = interval && *interval >= 1 && *interval <= kLongestUs && locked &&
-                        (*locked == 0 || *locked == 1) && place.interval % sizeof(uint64_t) == 0;
-    return is_one ? std::optional(place) : std::nullopt;
+    return std::nullopt;
 }
 
 } // namespace speedbump::cpython

@@ -8,18 +8,22 @@ namespace {
 
 // The descriptor is loaded by a path with the thread's number in it, and never by its plain path
 // once another build is there, because the dynamic linker takes two files of one name for the same.
-// Where all goes well nothing of it gives the GIL up, which may take long to have again.
 constexpr std::string_view kSource = R"py(
-def _speedbump(channel, core, path, build):
-    import sys, posix, _imp, _thread
+def _speedbump_fail(channel, core, error):
+    import posix
+    text = ascii(type(error).__name__ + ': ' + str(error))[1:-1][:2000]
+    text = text.replace('\\', '/').replace('"', "'")
+    try:
+        posix.write(channel, ('{"op":"error","message":"%s"}' % text).encode())
+    except OSError:
+        pass
+    posix.close(channel)
+    posix.close(core)
+
+def _speedbump_load(channel, core, path, build):
+    import sys, _imp, _thread, atexit # which the core needs
     from _frozen_importlib import ModuleSpec
     from _frozen_importlib_external import ExtensionFileLoader
-
-    def say(text):
-        try:
-            posix.write(channel, text.encode())
-        except OSError:
-            pass
 
     try:
         name = 'speed_bump._core'
@@ -45,22 +49,14 @@ def _speedbump(channel, core, path, build):
                     problems.append(str(error.__cause__ or error))
             if module is None:
                 raise ImportError('; '.join(problems))
+            if getattr(module, 'protocol', 0) != 1:
+                raise ImportError('it is of another release of speedbump')
             cores.loaded[build] = module
+        return module
     except BaseException as error:
-        text = ascii(type(error).__name__ + ': ' + str(error))[1:-1][:2000]
-        say('{"op":"error","message":"%s"}' % text.replace('\\', '/').replace('"', "'"))
-        posix.close(channel)
-        posix.close(core)
-        return
-    try:
-        module.serve(channel, core)
-    except BaseException as error:
-        text = ascii(type(error).__name__ + ': ' + str(error))[1:-1][:2000]
-        say('{"op":"error","message":"%s"}' % text.replace('\\', '/').replace('"', "'"))
-        posix.close(channel)
-        posix.close(core)
+        _speedbump_fail(channel, core, error)
 
-_speedbump(channel, core, )py";
+module = _speedbump_load(channel, core, )py";
 
 // A Python literal of any bytes: surrogateescape is how Python itself names such files.
 std::string literal(std::string_view text) {
@@ -77,7 +73,7 @@ std::string literal(std::string_view text) {
 
 } // namespace
 
-std::string bootstrap_source(std::string_view core_path, std::string_view build) {
+std::string load_source(std::string_view core_path, std::string_view build) {
     return std::string(kSource) + literal(core_path) + ", " + literal(build) + ")\n";
 }
 

@@ -99,7 +99,11 @@ std::string script_text(const std::string& socket_name, const std::string& sourc
         "    fds = array.array('i', control[0][2])\n"
         "    code = compile(_speedbump_source, '<speedbump>', 'exec')\n"
         "    names = {'channel': s.detach(), 'core': fds[0]}\n"
-        "    _thread.start_new_thread(exec, (code, names))\n"
+        "    def serve():\n"
+        "        exec(code, names)\n"
+        "        if names['module']:\n"
+        "            names['module'].serve(names['channel'], names['core'])\n"
+        "    _thread.start_new_thread(serve, ())\n"
         "_speedbump_source = bytes.fromhex('";
     constexpr char kHex[] = "0123456789abcdef";
     for (char c : source) {

@@ -16,7 +16,7 @@ struct DebuggerSupportRequest {
     pid_t pid;
     cpython::Interpreter interpreter;
     int core;           // the core's file
-    std::string source; // see bootstrap_source()
+    std::string source; // load_source() (bootstrap.h)
     std::chrono::milliseconds timeout;
 };
 

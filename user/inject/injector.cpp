@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +17,7 @@
 #include <functional>
 #include <optional>
 #include <thread>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "cpython/gil.h"
@@ -42,6 +43,9 @@ using process::RemoteModule;
 
 // A process as young as this has an interpreter that is starting rather than one that ends.
 constexpr milliseconds kStartingAge{10000};
+
+// What is asked for by then (see ask_no_more()) is had as soon as it can be.
+constexpr milliseconds kAsking{100};
 
 Result<void> wait_for_age(pid_t pid, milliseconds minimum) {
     for (;;) {
@@ -125,6 +129,9 @@ Result<void> fill_go(Go& go, pid_t pid, const RemoteModule& module, const Interp
           std::pair{&go.gil_ensure, "PyGILState_Ensure"},
           std::pair{&go.gil_release, "PyGILState_Release"}, std::pair{&go.dict_new, "PyDict_New"},
           std::pair{&go.dict_set_item_string, "PyDict_SetItemString"},
+          std::pair{&go.dict_get_item_string, "PyDict_GetItemString"},
+          std::pair{&go.is_true, "PyObject_IsTrue"},
+          std::pair{&go.call_method, "PyObject_CallMethod"},
           std::pair{&go.long_from_long, "PyLong_FromLong"},
           std::pair{&go.run_string, "PyRun_StringFlags"}, std::pair{&go.dec_ref, "Py_DecRef"},
           std::pair{&go.err_clear, "PyErr_Clear"}}) {
@@ -139,6 +146,9 @@ Result<void> fill_go(Go& go, pid_t pid, const RemoteModule& module, const Interp
         return make_error(ErrorKind::kInvalid, "the core's path is too long");
     std::memcpy(go.channel_name, "channel", sizeof("channel"));
     std::memcpy(go.core_name, "core", sizeof("core"));
+    std::memcpy(go.module_name, "module", sizeof("module"));
+    std::memcpy(go.serve_name, "serve", sizeof("serve"));
+    std::memcpy(go.serve_format, "ii", sizeof("ii"));
     std::memcpy(go.source, source.c_str(), source.size() + 1);
     return {};
 }
@@ -165,13 +175,32 @@ void wait_for_note(pid_t pid, uint64_t region) {
         std::this_thread::sleep_for(milliseconds(1));
 }
 
+// Has the program's switch interval put back for a thread that still waits for the GIL: a call into
+// C may hold it for long. The thread does so itself, too, when it has the GIL.
+void ask_no_more(pid_t pid, uint64_t region, const Go& go) {
+    const RemoteMemory memory(pid);
+    const auto guard = memory.value<ForkGuard>(region + kDataOffset + offsetof(Region, guard));
+    if (go.gil_interval == 0 || !guard || guard->gil_interval != go.gil_interval) return;
+    uint64_t before = guard->interval_us;
+    if (before == 0 || memory.value<uint64_t>(go.gil_interval) != kAskingUs) return;
+    const iovec own{&before, sizeof before};
+    const iovec its{reinterpret_cast<void*>(go.gil_interval), sizeof before};
+    process_vm_writev(pid, &own, 1, &its, 1, 0);
+}
+
 // Waits for the bootstrap's answer on the channel, from the thread of that region.
+// `stops_asking` is called once it has taken long.
 Result<void> wait_for_core(pid_t pid, int channel, int pid_fd, uint64_t region,
                            milliseconds timeout, const Interpreter& interpreter,
-                           bool& not_running) {
-    Clock::time_point deadline = Clock::now() + timeout;
-    for (;;) {
-        auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now()).count();
+                           const std::function<void()>& stops_asking, bool& not_running) {
+    const Clock::time_point begin = Clock::now(), deadline = begin + timeout;
+    const Clock::time_point long_after = begin + std::min(kAsking, timeout);
+    for (bool was_long = false;;) {
+        const bool is_long = Clock::now() >= long_after;
+        if (is_long && !was_long) stops_asking();
+        was_long = is_long;
+        const auto until = is_long ? deadline : long_after;
+        const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
         pollfd fds[2] = {{channel, POLLIN, 0}, {pid_fd, POLLIN, 0}};
         int ready = poll(fds, 2, static_cast<int>(std::max<int64_t>(left, 0)));
         if (ready < 0 && errno == EINTR) continue;
@@ -191,7 +220,7 @@ Result<void> wait_for_core(pid_t pid, int channel, int pid_fd, uint64_t region,
             return make_error(ErrorKind::kIo, fmt::format("process {}: {} is starting or ending",
                                                           pid, interpreter.describe()));
         }
-        if (left <= 0)
+        if (is_long && left <= 0)
             return make_error(
                        ErrorKind::kTimeout,
                        fmt::format("process {}: {} let no other thread run for {} ms: a call into "
@@ -267,7 +296,7 @@ Result<Injection> inject_once(pid_t pid, const InjectOptions& options, Clock::ti
     if (!core) return std::move(core.error());
     Result<CorePlace> place = place_core(pid, options.core, *core);
     if (!place) return std::move(place.error());
-    std::string source = bootstrap_source(place->path, build);
+    const std::string source = load_source(place->path, build);
 
     Injection injection;
     injection.interpreter = *interpreter;
@@ -309,8 +338,9 @@ Result<Injection> inject_once(pid_t pid, const InjectOptions& options, Clock::ti
     });
     core_end.reset();
     if (done)
-        done = wait_for_core(pid, injection.channel.get(), pid_fd.get(), report->region,
-                             options.interpreter_timeout, *interpreter, not_running);
+        done = wait_for_core(
+            pid, injection.channel.get(), pid_fd.get(), report->region, options.interpreter_timeout,
+            *interpreter, [&] { ask_no_more(pid, report->region, **go); }, not_running);
     injection.timing.to_code = Clock::now() - begin;
     if (!done) injection.channel.reset(); // cancels: the thread looks at it under the GIL
     wait_until_clean(pid, **fire, report->region, done.has_value());

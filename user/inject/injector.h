@@ -48,11 +48,11 @@ struct Injection {
 };
 
 // Loads a core into the (first initialised) interpreter of a running process and calls its
-// serve(channel). Returns once the core is loaded. The process is never stopped for long, never
-// left with half of it: on every error, time-out included, nothing of ours remains that would run
-// later. kNotFound: no such process or no interpreter in it; kUnsupported: an interpreter or state
-// that can't be entered; kPermission: ptrace refused; kTimeout: no thread to borrow, or the
-// interpreter never let go of the GIL.
+// serve(channel, core). Returns once the core is loaded. The process is never stopped for
+// long, never left with half of it: on every error, time-out included, nothing of ours remains that
+// would run later. kNotFound: no such process or no interpreter in it; kUnsupported: an interpreter
+// or state that can't be entered; kPermission: ptrace refused; kTimeout: no thread to borrow, or
+// the interpreter never let go of the GIL.
 Result<Injection> inject(pid_t pid, const InjectOptions& options);
 
 } // namespace speedbump::inject

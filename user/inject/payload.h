@@ -17,6 +17,8 @@ inline constexpr size_t kMaxSource = 12 * 1024;
 // Of the new thread, whatever the program's own threads have: dlopen() and Python run there.
 inline constexpr uint64_t kThreadStack = 2 << 20;
 
+inline constexpr uint64_t kAskingUs = 1; // SB_ASKING_US of pyext/src/cpython_state.h
+
 // How the borrowed thread goes back.
 enum ResumeMode : uint64_t {
     kResumeFrame = 0,   // rt_sigreturn with the full frame
@@ -52,6 +54,9 @@ struct Go {
     uint64_t gil_release;
     uint64_t dict_new;
     uint64_t dict_set_item_string;
+    uint64_t dict_get_item_string;
+    uint64_t is_true;
+    uint64_t call_method;
     uint64_t long_from_long;
     uint64_t run_string;
     uint64_t dec_ref;
@@ -67,22 +72,25 @@ struct Go {
     uint64_t gil_locked;
     char channel_name[16]; // names of the two descriptors in the source's private dict
     char core_name[16];
+    char module_name[16];    // and of the core that it has loaded,
+    char serve_name[16];     // the core's function,
+    char serve_format[4];    // and the types of its arguments
     char source[kMaxSource]; // NUL-terminated Python, compiled as a file
 };
 
 // What a fork must not meet, or a child not keep, is done while fork handlers of its own are
-// registered, until the new thread has the GIL. What children need for them is kForkedSize bytes of
-// the region.
+// registered, until the new thread has the GIL and the core. What children need for them is
+// kForkedSize bytes of the region.
 //
 // Before 3.12 CPython takes the lock that PyThreadState_New() holds in a forked child before it
 // makes that lock anew: a child forked meanwhile hangs. Forks are held off for so long.
 //
-// Where the GIL is not to be had in its own time, the switch interval is made short meanwhile (see
-// pyext/src/cpython_state.h), which a child would keep.
+// Where the GIL is not to be had in its own time, the switch interval is kAskingUs meanwhile (see
+// sb_take_gil() in pyext/src/cpython_state.h), which a child would keep.
 struct ForkGuard {
     uint32_t forks;        // under way
     uint32_t is_at_work;   // the new thread makes its thread state
-    uint64_t gil_interval; // where it lies, while it is short
+    uint64_t gil_interval; // where it lies, while the new thread asks
     uint64_t interval_us;  // what it was
 };
 

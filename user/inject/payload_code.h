@@ -30,8 +30,6 @@ static_assert(offsetof(Region, address) == 24 && offsetof(Region, size) == 32 &&
 
 namespace {
 
-constexpr uint64_t kAskingUs = 1;
-
 // Whether the other end of a socket is gone; the data that waits is left alone.
 PAYLOAD_INLINE bool hung_up(int fd) {
     KernelPollFd poll_fd{fd, 0x2000 /* POLLRDHUP */, 0};
@@ -122,12 +120,16 @@ __attribute__((visibility("hidden"))) PAYLOAD void speedbump_payload_after_fork(
     __atomic_sub_fetch(&own_region()->guard.forks, 1, __ATOMIC_SEQ_CST);
 }
 
+// Of the GIL, if it is `from` still.
+PAYLOAD_INLINE void change_interval(uint64_t address, uint64_t from_us, uint64_t to_us) {
+    __atomic_compare_exchange_n(reinterpret_cast<uint64_t*>(address), &from_us, to_us, false,
+                                __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
 // With the switch interval as it was, unless the program has set another one meanwhile.
 PAYLOAD_INLINE void ask_no_more(ForkGuard& guard) {
     if (guard.gil_interval == 0) return;
-    auto* interval = reinterpret_cast<uint64_t*>(guard.gil_interval);
-    if (__atomic_load_n(interval, __ATOMIC_RELAXED) == kAskingUs)
-        __atomic_store_n(interval, guard.interval_us, __ATOMIC_RELAXED);
+    change_interval(guard.gil_interval, speedbump::inject::kAskingUs, guard.interval_us);
     __atomic_store_n(&guard.gil_interval, 0, __ATOMIC_RELEASE);
 }
 
@@ -155,8 +157,10 @@ PAYLOAD_INLINE bool start_guard(Region* region) {
         raw_call(SYS_madvise, address, speedbump::inject::kForkedSize, MADV_DONTFORK);
         return false;
     }
-    // From glibc 2.36 on a fork that is in another handler just now has passed these by.
+    // From glibc 2.36 on a fork that is in another handler just now has passed these by. One that
+    // copies the memory by then is waited for by the second call.
     pause_ns(1000000);
+    raw_call(SYS_madvise, address, speedbump::inject::kForkedSize, MADV_DOFORK);
     return true;
 }
 
@@ -171,34 +175,39 @@ PAYLOAD_INLINE bool end_guard(Region* region) {
     return true;
 }
 
-// Whether the GIL is not given up for long enough to take it: looked at for as long as a thread
-// waits by default before it asks for it.
-PAYLOAD_INLINE bool must_ask(const Region* region) {
-    if (region->go.gil_interval == 0) return false;
-    const auto* locked = reinterpret_cast<const int32_t*>(region->go.gil_locked);
-    constexpr int kLooks = 20;
-    int was_free = 0; // in a row
-    for (int look = 0; look < kLooks; ++look) {
-        was_free = __atomic_load_n(locked, __ATOMIC_RELAXED) == 0 ? was_free + 1 : 0;
-        if (was_free == 2) return false;
-        pause_ns(250000);
-    }
-    return true;
+// Whether Python code can run, and somebody waits for ours.
+PAYLOAD_INLINE bool is_wanted(const Region* region, int channel) {
+    return function<int()>(region->go.is_ready)() && !hung_up(channel);
 }
 
-// PyGILState_Ensure(). `asks`: see sb_take_gil() in pyext/src/cpython_state.h.
-PAYLOAD_INLINE int take_gil(Region* region, bool asks) {
-    const speedbump::inject::Go& go = region->go;
-    ForkGuard& guard = region->guard;
-    auto* interval = reinterpret_cast<uint64_t*>(go.gil_interval);
-    if (asks) guard.interval_us = __atomic_load_n(interval, __ATOMIC_RELAXED);
-    if (asks && guard.interval_us != kAskingUs) { // else somebody asks already
-        __atomic_store_n(&guard.gil_interval, go.gil_interval, __ATOMIC_RELEASE);
-        __atomic_store_n(interval, kAskingUs, __ATOMIC_RELEASE);
+// Waits until the GIL is free, for as long as a thread waits by default before it asks for it.
+// Whether it is to be asked for: it was not free all the time.
+PAYLOAD_INLINE bool must_ask(const Region* region, int channel) {
+    if (region->go.gil_interval == 0) return false;
+    const auto* interval = reinterpret_cast<const uint64_t*>(region->go.gil_interval);
+    const auto* locked = reinterpret_cast<const int32_t*>(region->go.gil_locked);
+    constexpr uint64_t kLooks = 20, kBetweenUs = 250;
+    const uint64_t interval_us = __atomic_load_n(interval, __ATOMIC_RELAXED);
+    if (interval_us <= speedbump::inject::kAskingUs) return false;
+    bool was_taken = false;
+    for (uint64_t look = 0; look < kLooks && look * kBetweenUs < interval_us; ++look) {
+        const bool is_taken = __atomic_load_n(locked, __ATOMIC_RELAXED) != 0;
+        was_taken |= is_taken;
+        if ((!is_taken && look > 0) || !is_wanted(region, channel)) break;
+        pause_ns(kBetweenUs * 1000);
     }
-    const int gil = function<int()>(go.gil_ensure)();
-    ask_no_more(guard);
-    return gil;
+    return was_taken;
+}
+
+// See sb_take_gil() in pyext/src/cpython_state.h.
+PAYLOAD_INLINE void ask(Region* region) {
+    ForkGuard& guard = region->guard;
+    const auto* interval = reinterpret_cast<const uint64_t*>(region->go.gil_interval);
+    const uint64_t before_us = __atomic_load_n(interval, __ATOMIC_RELAXED);
+    if (before_us <= speedbump::inject::kAskingUs) return; // somebody asks already
+    guard.interval_us = before_us;
+    __atomic_store_n(&guard.gil_interval, region->go.gil_interval, __ATOMIC_RELEASE);
+    change_interval(region->go.gil_interval, before_us, speedbump::inject::kAskingUs);
 }
 
 // The thread's state, which PyGILState_Ensure() will find; null when there is no memory.
@@ -306,23 +315,27 @@ __attribute__((visibility("hidden"))) PAYLOAD void speedbump_payload_work(Region
     const Go& go = region->go;
     bool taken = false;
     bool guarded = false;
-    if (function<int()>(go.is_ready)() && !hung_up(channel)) {
-        const bool must = must_ask(region);
+    const bool must = must_ask(region, channel);
+    bool is_entered = is_wanted(region, channel);
+    if (is_entered) {
         guarded =
             go.register_atfork != 0 && (must || go.thread_state_new != 0) && start_guard(region);
+        // Its end may have begun meanwhile: nobody forks from Python any more.
+        is_entered = !guarded || function<int()>(go.is_ready)() != 0;
+        while (!is_entered && !end_guard(region)) pause_ns(1000000);
+    }
+    if (is_entered) {
         const bool has_state =
             guarded && go.thread_state_new != 0 && make_thread_state(region, channel) != nullptr;
         const bool asks = guarded && must;
-        int gil = take_gil(region, asks);
-        while (guarded && !end_guard(region)) {
-            function<void(int)>(go.gil_release)(gil);
-            pause_ns(1000000);
-            gil = take_gil(region, asks);
-        }
+        if (asks) ask(region);
+        int gil = function<int()>(go.gil_ensure)();
         // The channel is the cancel flag: who gave up, or died, has closed it.
+        void* dict = nullptr;
+        void* module = nullptr; // borrowed of the dict
         if (!hung_up(channel)) {
             __atomic_store_n(&region->state, speedbump::inject::kRegionRunning, __ATOMIC_RELEASE);
-            void* dict = function<void*()>(go.dict_new)();
+            dict = function<void*()>(go.dict_new)();
             auto set = [&](const char* name, int value) __attribute__((always_inline)) {
                 void* number = function<void*(long)>(go.long_from_long)(value);
                 if (!number) return;
@@ -336,13 +349,29 @@ __attribute__((visibility("hidden"))) PAYLOAD void speedbump_payload_work(Region
                 void* result = function<void*(const char*, int, void*, void*, void*)>(
                     go.run_string)(go.source, 257 /* Py_file_input */, dict, dict, nullptr);
                 if (result) {
-                    taken = true; // the source owns both descriptors
+                    taken = true; // by the module, or closed
                     function<void(void*)>(go.dec_ref)(result);
+                    module = function<void*(void*, const char*)>(go.dict_get_item_string)(
+                        dict, go.module_name);
                 }
-                function<void(void*)>(go.dec_ref)(dict);
             }
-            function<void()>(go.err_clear)();
         }
+        ask_no_more(region->guard);
+        while (guarded && !end_guard(region)) {
+            function<void(int)>(go.gil_release)(gil);
+            pause_ns(1000000);
+            if (asks) ask(region);
+            gil = function<int()>(go.gil_ensure)();
+            ask_no_more(region->guard);
+        }
+        // Not by Python code: that would give the GIL up for whoever has asked for it meanwhile.
+        if (module && function<int(void*)>(go.is_true)(module) == 1) {
+            void* result = function<void*(void*, const char*, const char*, ...)>(go.call_method)(
+                module, go.serve_name, go.serve_format, channel, core);
+            if (result) function<void(void*)>(go.dec_ref)(result);
+        }
+        if (dict) function<void(void*)>(go.dec_ref)(dict);
+        function<void()>(go.err_clear)();
         // PyThreadState_New() counted one use, which no PyGILState_Ensure() stands for.
         if (has_state) function<void(int)>(go.gil_release)(0 /* PyGILState_LOCKED */);
         function<void(int)>(go.gil_release)(gil);
