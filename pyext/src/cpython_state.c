@@ -304,7 +304,7 @@ _Static_assert(offsetof(struct _gil_runtime_state, last_holder) ==
                "the interval lies before the holder");
 #endif
 
-enum { kBetweenLooksUs = 250, kLooks = 20, kAskingMs = 100, kWatchStack = 64 << 10 };
+enum { kLookingUs = 5000, kBetweenLooksUs = 250, kAskingMs = 100, kWatchStack = 64 << 10 };
 
 // The main interpreter's GIL, which is never freed; null: it is not known.
 static struct _gil_runtime_state *g_gil;
@@ -427,10 +427,11 @@ void sb_take_gil(PyThreadState *thread, int is_main) {
     const struct _gil_runtime_state *gil = g_gil;
     if (is_main && gil != NULL && is_asker()) {
         const unsigned long interval_us = __atomic_load_n(&gil->interval, __ATOMIC_RELAXED);
-        unsigned long look = 0;
-        for (; look < kLooks && look * kBetweenLooksUs < interval_us && is_taken(gil); ++look)
-            pause_ns(kBetweenLooksUs * 1000);
-        if (look > 0) begin_to_ask(interval_us); // it may not be free any more
+        const int64_t longest_us = interval_us < kLookingUs ? (int64_t)interval_us : kLookingUs;
+        const int64_t end_ns = clock_ns() + longest_us * 1000;
+        const bool was_taken = is_taken(gil);
+        while (is_taken(gil) && clock_ns() < end_ns) pause_ns(kBetweenLooksUs * 1000);
+        if (was_taken) begin_to_ask(interval_us); // it may not be free any more
     }
     PyEval_RestoreThread(thread);
 }

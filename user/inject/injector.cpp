@@ -189,15 +189,15 @@ void ask_no_more(pid_t pid, uint64_t region, const Go& go) {
 }
 
 // Waits for the bootstrap's answer on the channel, from the thread of that region.
-// `stops_asking` is called once it has taken long.
-Result<void> wait_for_core(pid_t pid, int channel, int pid_fd, uint64_t region,
+// That asks for the GIL no more once it has taken long.
+Result<void> wait_for_core(pid_t pid, int channel, int pid_fd, uint64_t region, const Go& go,
                            milliseconds timeout, const Interpreter& interpreter,
-                           const std::function<void()>& stops_asking, bool& not_running) {
+                           bool& not_running) {
     const Clock::time_point begin = Clock::now(), deadline = begin + timeout;
     const Clock::time_point long_after = begin + std::min(kAsking, timeout);
     for (bool was_long = false;;) {
         const bool is_long = Clock::now() >= long_after;
-        if (is_long && !was_long) stops_asking();
+        if (is_long && !was_long) ask_no_more(pid, region, go);
         was_long = is_long;
         const auto until = is_long ? deadline : long_after;
         const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
@@ -338,9 +338,8 @@ Result<Injection> inject_once(pid_t pid, const InjectOptions& options, Clock::ti
     });
     core_end.reset();
     if (done)
-        done = wait_for_core(
-            pid, injection.channel.get(), pid_fd.get(), report->region, options.interpreter_timeout,
-            *interpreter, [&] { ask_no_more(pid, report->region, **go); }, not_running);
+        done = wait_for_core(pid, injection.channel.get(), pid_fd.get(), report->region, **go,
+                             options.interpreter_timeout, *interpreter, not_running);
     injection.timing.to_code = Clock::now() - begin;
     if (!done) injection.channel.reset(); // cancels: the thread looks at it under the GIL
     wait_until_clean(pid, **fire, report->region, done.has_value());

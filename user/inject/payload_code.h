@@ -175,6 +175,12 @@ PAYLOAD_INLINE bool end_guard(Region* region) {
     return true;
 }
 
+PAYLOAD_INLINE long monotonic_ns() {
+    KernelTime now{0, 0};
+    raw_call(SYS_clock_gettime, 1 /* CLOCK_MONOTONIC */, reinterpret_cast<long>(&now));
+    return now.seconds * 1000000000 + now.nanoseconds;
+}
+
 // Whether Python code can run, and somebody waits for ours.
 PAYLOAD_INLINE bool is_wanted(const Region* region, int channel) {
     return function<int()>(region->go.is_ready)() && !hung_up(channel);
@@ -186,14 +192,16 @@ PAYLOAD_INLINE bool must_ask(const Region* region, int channel) {
     if (region->go.gil_interval == 0) return false;
     const auto* interval = reinterpret_cast<const uint64_t*>(region->go.gil_interval);
     const auto* locked = reinterpret_cast<const int32_t*>(region->go.gil_locked);
-    constexpr uint64_t kLooks = 20, kBetweenUs = 250;
-    const uint64_t interval_us = __atomic_load_n(interval, __ATOMIC_RELAXED);
-    if (interval_us <= speedbump::inject::kAskingUs) return false;
+    constexpr uint64_t kLongestUs = 5000, kBetweenUs = 250;
+    uint64_t left_us = __atomic_load_n(interval, __ATOMIC_RELAXED);
+    if (left_us <= speedbump::inject::kAskingUs) return false;
+    if (left_us > kLongestUs) left_us = kLongestUs;
+    const long end = monotonic_ns() + static_cast<long>(left_us * 1000);
     bool was_taken = false;
-    for (uint64_t look = 0; look < kLooks && look * kBetweenUs < interval_us; ++look) {
+    for (bool is_first = true;; is_first = false) {
         const bool is_taken = __atomic_load_n(locked, __ATOMIC_RELAXED) != 0;
         was_taken |= is_taken;
-        if ((!is_taken && look > 0) || !is_wanted(region, channel)) break;
+        if ((!is_taken && !is_first) || monotonic_ns() > end || !is_wanted(region, channel)) break;
         pause_ns(kBetweenUs * 1000);
     }
     return was_taken;
