@@ -293,7 +293,9 @@ void sb_take_gil(PyThreadState *thread, int is_main) {
     PyEval_RestoreThread(thread);
 }
 
-void sb_after_fork(void) {}
+void sb_before_fork(void) {}
+void sb_after_fork_in_parent(void) {}
+void sb_after_fork_in_child(void) {}
 
 #else
 
@@ -304,16 +306,19 @@ _Static_assert(offsetof(struct _gil_runtime_state, last_holder) ==
                "the interval lies before the holder");
 #endif
 
-enum { kLookingUs = 5000, kBetweenLooksUs = 250, kAskingMs = 100, kWatchStack = 64 << 10 };
+enum { kLookingUs = 5000, kBetweenLooksUs = 250, kAskingMs = 100, kWatchStack = 2 << 20 };
 
 // The main interpreter's GIL, which is never freed; null: it is not known.
 static struct _gil_runtime_state *g_gil;
 static bool g_has_asker;
 static pthread_t g_asker;
-// What the interval was, 0: nobody asks; and until when it is asked, by CLOCK_MONOTONIC.
-static unsigned long g_before_us;
-static int64_t g_until_ns;
+
+// Of what follows. Nobody waits for it with the GIL held for longer than it takes to change that.
+static pthread_mutex_t g_lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned long g_before_us; // what the interval was; 0: nobody asks
+static int64_t g_until_ns;        // until then, by CLOCK_MONOTONIC
 static bool g_is_watched;
+static unsigned g_forks; // under way, whose children would keep the interval
 
 static bool is_asker(void) {
     return g_has_asker && pthread_equal(g_asker, pthread_self());
@@ -325,13 +330,20 @@ static bool is_taken(const struct _gil_runtime_state *gil) {
 
 // If it is `from_us` still: the program may have set another one meanwhile.
 static void change_interval(unsigned long from_us, unsigned long to_us) {
-    __atomic_compare_exchange_n(&g_gil->interval, &from_us, to_us, 0, __ATOMIC_RELAXED,
+    __atomic_compare_exchange_n(&g_gil->interval, &from_us, to_us, 0, __ATOMIC_SEQ_CST,
                                 __ATOMIC_RELAXED);
 }
 
+// Under the lock.
+static void put_interval_back(void) {
+    if (g_before_us != 0) change_interval(SB_ASKING_US, g_before_us);
+    g_before_us = 0;
+}
+
 static void ask_no_more(void) {
-    const unsigned long before_us = __atomic_exchange_n(&g_before_us, 0, __ATOMIC_ACQ_REL);
-    if (before_us != 0) change_interval(SB_ASKING_US, before_us);
+    pthread_mutex_lock(&g_lock);
+    put_interval_back();
+    pthread_mutex_unlock(&g_lock);
 }
 
 static int64_t clock_ns(void) {
@@ -348,42 +360,47 @@ static void pause_ns(int64_t ns) {
 // A thread of its own: has the asking end where the asker can't, since it waits.
 static void *watch(void *unused) {
     (void)unused;
-    bool is_mine = true;
-    while (is_mine) {
-        int64_t left_ns;
-        while ((left_ns = __atomic_load_n(&g_until_ns, __ATOMIC_ACQUIRE) - clock_ns()) > 0)
-            pause_ns(left_ns);
-        ask_no_more();
-        __atomic_store_n(&g_is_watched, false, __ATOMIC_SEQ_CST);
-        // It may have begun anew by then.
-        is_mine = __atomic_load_n(&g_until_ns, __ATOMIC_SEQ_CST) > clock_ns() &&
-                  !__atomic_exchange_n(&g_is_watched, true, __ATOMIC_SEQ_CST);
+    pthread_mutex_lock(&g_lock);
+    int64_t left_ns;
+    while ((left_ns = g_until_ns - clock_ns()) > 0) {
+        pthread_mutex_unlock(&g_lock);
+        pause_ns(left_ns);
+        pthread_mutex_lock(&g_lock);
     }
+    put_interval_back();
+    g_is_watched = false;
+    pthread_mutex_unlock(&g_lock);
     return NULL;
 }
 
 static bool start_watch(void) {
-    if (__atomic_exchange_n(&g_is_watched, true, __ATOMIC_SEQ_CST)) return true;
     pthread_attr_t attributes;
     pthread_t thread;
-    bool is_started = false;
-    if (pthread_attr_init(&attributes) == 0) {
-        is_started = pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED) == 0 &&
-                     pthread_attr_setstacksize(&attributes, kWatchStack) == 0 &&
-                     pthread_create(&thread, &attributes, watch, NULL) == 0;
-        pthread_attr_destroy(&attributes);
-    }
-    if (!is_started) __atomic_store_n(&g_is_watched, false, __ATOMIC_SEQ_CST);
+    if (pthread_attr_init(&attributes) != 0) return false;
+    const bool is_started =
+        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED) == 0 &&
+        pthread_attr_setstacksize(&attributes, kWatchStack) == 0 &&
+        pthread_create(&thread, &attributes, watch, NULL) == 0;
+    pthread_attr_destroy(&attributes);
     return is_started;
 }
 
 static void begin_to_ask(unsigned long interval_us) {
     // In an interval as short nobody needs to ask, and perhaps the thread of another core does.
     if (interval_us <= SB_ASKING_US) return;
-    __atomic_store_n(&g_until_ns, clock_ns() + kAskingMs * INT64_C(1000000), __ATOMIC_SEQ_CST);
-    if (!start_watch()) return;
-    __atomic_store_n(&g_before_us, interval_us, __ATOMIC_RELEASE);
-    change_interval(interval_us, SB_ASKING_US);
+    pthread_mutex_lock(&g_lock);
+    g_until_ns = clock_ns() + kAskingMs * INT64_C(1000000);
+    const bool was_watched = g_is_watched;
+    g_is_watched = true;
+    pthread_mutex_unlock(&g_lock);
+    const bool is_watched = was_watched || start_watch(); // which may take its time
+    pthread_mutex_lock(&g_lock);
+    g_is_watched &= is_watched;
+    if (is_watched && g_forks == 0 && clock_ns() < g_until_ns) {
+        g_before_us = interval_us;
+        change_interval(interval_us, SB_ASKING_US);
+    }
+    pthread_mutex_unlock(&g_lock);
 }
 
 // That of the running interpreter, if it is the main one and it is known where it lies.
@@ -436,8 +453,22 @@ void sb_take_gil(PyThreadState *thread, int is_main) {
     PyEval_RestoreThread(thread);
 }
 
-void sb_after_fork(void) {
-    ask_no_more();
+void sb_before_fork(void) {
+    pthread_mutex_lock(&g_lock);
+    ++g_forks;
+    put_interval_back();
+    pthread_mutex_unlock(&g_lock);
+}
+
+void sb_after_fork_in_parent(void) {
+    pthread_mutex_lock(&g_lock);
+    --g_forks;
+    pthread_mutex_unlock(&g_lock);
+}
+
+void sb_after_fork_in_child(void) {
+    g_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; // one of those threads may have had it
+    g_forks = 0;
     g_has_asker = false;
     g_is_watched = false;
 }

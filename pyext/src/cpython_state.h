@@ -64,8 +64,10 @@ void sb_take_gil(PyThreadState* thread, int is_main);
 void sb_begin_gil(void);
 void sb_end_gil(void);
 
-// In a forked child, in which no thread asks: the switch interval as it was.
-void sb_after_fork(void);
+// Fork handlers: nobody asks from before a fork on, and in its child.
+void sb_before_fork(void);
+void sb_after_fork_in_parent(void);
+void sb_after_fork_in_child(void);
 
 #ifdef __cplusplus
 }

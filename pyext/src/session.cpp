@@ -106,14 +106,16 @@ bool wait_for_hooks() {
 }
 
 void before_fork() {
+    sb_before_fork();
     shared().mutex.lock();
     g_forked_at_ns = now_ns();
 }
 void after_fork_in_parent() {
+    sb_after_fork_in_parent();
     shared().mutex.unlock();
 }
 void after_fork_in_child() {
-    sb_after_fork();
+    sb_after_fork_in_child();
     for (Inside& inside : g_inside) inside.threads.store(0); // those threads are not in the child
     claim_anew();
     g_live.pid = static_cast<uint32_t>(::getpid()); // before the child can forbid itself to ask

@@ -13,12 +13,12 @@ def _speedbump_fail(channel, core, error):
     import posix
     text = ascii(type(error).__name__ + ': ' + str(error))[1:-1][:2000]
     text = text.replace('\\', '/').replace('"', "'")
-    try:
-        posix.write(channel, ('{"op":"error","message":"%s"}' % text).encode())
-    except OSError:
-        pass
-    posix.close(channel)
-    posix.close(core)
+    for act in (lambda: posix.write(channel, ('{"op":"error","message":"%s"}' % text).encode()),
+                lambda: posix.close(channel), lambda: posix.close(core)):
+        try:
+            act()
+        except OSError:
+            pass
 
 def _speedbump_load(channel, core, path, build):
     import sys, _imp, _thread, atexit # which the core needs
@@ -49,9 +49,9 @@ def _speedbump_load(channel, core, path, build):
                     problems.append(str(error.__cause__ or error))
             if module is None:
                 raise ImportError('; '.join(problems))
-            if getattr(module, 'protocol', 0) != 1:
-                raise ImportError('it is of another release of speedbump')
             cores.loaded[build] = module
+        if getattr(module, 'protocol', 0) != 1:
+            raise ImportError('it is of another release of speedbump')
         return module
     except BaseException as error:
         _speedbump_fail(channel, core, error)

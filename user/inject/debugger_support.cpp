@@ -101,8 +101,11 @@ std::string script_text(const std::string& socket_name, const std::string& sourc
         "    names = {'channel': s.detach(), 'core': fds[0]}\n"
         "    def serve():\n"
         "        exec(code, names)\n"
-        "        if names['module']:\n"
+        "        if not names['module']: return\n"
+        "        try:\n"
         "            names['module'].serve(names['channel'], names['core'])\n"
+        "        except BaseException as error:\n"
+        "            names['_speedbump_fail'](names['channel'], names['core'], error)\n"
         "    _thread.start_new_thread(serve, ())\n"
         "_speedbump_source = bytes.fromhex('";
     constexpr char kHex[] = "0123456789abcdef";

@@ -44,7 +44,7 @@ using process::RemoteModule;
 // A process as young as this has an interpreter that is starting rather than one that ends.
 constexpr milliseconds kStartingAge{10000};
 
-// What is asked for by then (see ask_no_more()) is had as soon as it can be.
+// A GIL that was asked for this long (see ask_no_more()) is had as soon as it can be.
 constexpr milliseconds kAsking{100};
 
 Result<void> wait_for_age(pid_t pid, milliseconds minimum) {
@@ -188,19 +188,15 @@ void ask_no_more(pid_t pid, uint64_t region, const Go& go) {
     process_vm_writev(pid, &own, 1, &its, 1, 0);
 }
 
-// Waits for the bootstrap's answer on the channel, from the thread of that region.
-// That asks for the GIL no more once it has taken long.
-Result<void> wait_for_core(pid_t pid, int channel, int pid_fd, uint64_t region, const Go& go,
-                           milliseconds timeout, const Interpreter& interpreter,
-                           bool& not_running) {
-    const Clock::time_point begin = Clock::now(), deadline = begin + timeout;
-    const Clock::time_point long_after = begin + std::min(kAsking, timeout);
-    for (bool was_long = false;;) {
-        const bool is_long = Clock::now() >= long_after;
-        if (is_long && !was_long) ask_no_more(pid, region, go);
-        was_long = is_long;
-        const auto until = is_long ? deadline : long_after;
-        const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
+// Waits for the core's answer on the channel, from the thread of that region, which asks for the
+// GIL no longer than kAsking at a time.
+Result<void> wait_for_answer(pid_t pid, int channel, int pid_fd, uint64_t region, const Go& go,
+                             milliseconds timeout, const Interpreter& interpreter,
+                             bool& not_running) {
+    const Clock::time_point deadline = Clock::now() + timeout;
+    for (;;) {
+        const auto left =
+            std::min(kAsking, std::chrono::ceil<milliseconds>(deadline - Clock::now())).count();
         pollfd fds[2] = {{channel, POLLIN, 0}, {pid_fd, POLLIN, 0}};
         int ready = poll(fds, 2, static_cast<int>(std::max<int64_t>(left, 0)));
         if (ready < 0 && errno == EINTR) continue;
@@ -220,7 +216,8 @@ Result<void> wait_for_core(pid_t pid, int channel, int pid_fd, uint64_t region, 
             return make_error(ErrorKind::kIo, fmt::format("process {}: {} is starting or ending",
                                                           pid, interpreter.describe()));
         }
-        if (is_long && left <= 0)
+        if (ready == 0) ask_no_more(pid, region, go);
+        if (left <= 0)
             return make_error(
                        ErrorKind::kTimeout,
                        fmt::format("process {}: {} let no other thread run for {} ms: a call into "
@@ -230,6 +227,15 @@ Result<void> wait_for_core(pid_t pid, int channel, int pid_fd, uint64_t region, 
                     "nothing was left behind that would run later; try again when the call "
                     "is over");
     }
+}
+
+Result<void> wait_for_core(pid_t pid, int channel, int pid_fd, uint64_t region, const Go& go,
+                           milliseconds timeout, const Interpreter& interpreter,
+                           bool& not_running) {
+    Result<void> answer =
+        wait_for_answer(pid, channel, pid_fd, region, go, timeout, interpreter, not_running);
+    if (!answer) ask_no_more(pid, region, go);
+    return answer;
 }
 
 // Of a process that another one traces: the way that its interpreter has for debuggers, or why

@@ -198,10 +198,10 @@ PAYLOAD_INLINE bool must_ask(const Region* region, int channel) {
     if (left_us > kLongestUs) left_us = kLongestUs;
     const long end = monotonic_ns() + static_cast<long>(left_us * 1000);
     bool was_taken = false;
-    for (bool is_first = true;; is_first = false) {
+    for (uint64_t look = 0; look <= kLongestUs / kBetweenUs; ++look) { // a filter may forbid clocks
         const bool is_taken = __atomic_load_n(locked, __ATOMIC_RELAXED) != 0;
         was_taken |= is_taken;
-        if ((!is_taken && !is_first) || monotonic_ns() > end || !is_wanted(region, channel)) break;
+        if ((!is_taken && look > 0) || monotonic_ns() > end || !is_wanted(region, channel)) break;
         pause_ns(kBetweenUs * 1000);
     }
     return was_taken;
@@ -377,6 +377,7 @@ __attribute__((visibility("hidden"))) PAYLOAD void speedbump_payload_work(Region
             void* result = function<void*(void*, const char*, const char*, ...)>(go.call_method)(
                 module, go.serve_name, go.serve_format, channel, core);
             if (result) function<void(void*)>(go.dec_ref)(result);
+            taken = result != nullptr; // it raises nothing once it has begun
         }
         if (dict) function<void(void*)>(go.dec_ref)(dict);
         function<void()>(go.err_clear)();
