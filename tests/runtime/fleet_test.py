@@ -182,7 +182,7 @@ def test_the_straggler_of_four_ranks() -> None:
 
 def test_the_straggler_of_python_ranks() -> None:
     ranks = Ranks(8000, 4000, python=True)
-    expect_straggler(ranks, ranks.experiment(90))
+    expect_straggler(ranks, ranks.experiment(150))  # 90 s do not rule out a small slack each time
 
 
 @campaign
