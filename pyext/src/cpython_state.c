@@ -306,7 +306,7 @@ _Static_assert(offsetof(struct _gil_runtime_state, last_holder) ==
                "the interval lies before the holder");
 #endif
 
-enum { kLookingUs = 5000, kBetweenLooksUs = 250, kAskingMs = 100, kWatchStack = 2 << 20 };
+enum { kLookingUs = 5000, kBetweenLooksUs = 250, kAskingMs = 100 };
 
 // The main interpreter's GIL, which is never freed; null: it is not known.
 static struct _gil_runtime_state *g_gil;
@@ -379,7 +379,6 @@ static bool start_watch(void) {
     if (pthread_attr_init(&attributes) != 0) return false;
     const bool is_started =
         pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED) == 0 &&
-        pthread_attr_setstacksize(&attributes, kWatchStack) == 0 &&
         pthread_create(&thread, &attributes, watch, NULL) == 0;
     pthread_attr_destroy(&attributes);
     return is_started;

@@ -53,8 +53,8 @@ inline Executed execute_by_steps(const std::vector<std::string>& arguments) {
         const auto ip = static_cast<unsigned long>(
             ::ptrace(PTRACE_PEEKUSER, child, offsetof(user_regs_struct, rip), nullptr));
         ++executed.counts[ip];
-        // Libraries come and stay; the last full look has them all.
-        if (++executed.steps % 20000 == 0)
+        // Libraries come and stay; the last full look has them all, the first what is static.
+        if (executed.steps++ % 20000 == 0)
             if (auto now = process::read_maps(child);
                 now && now->size() >= executed.mappings.size())
                 executed.mappings = std::move(*now);
