@@ -318,7 +318,8 @@ static pthread_mutex_t g_lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned long g_before_us; // what the interval was; 0: nobody asks
 static int64_t g_until_ns;        // until then, by CLOCK_MONOTONIC
 static bool g_is_watched;
-static unsigned g_forks; // under way, whose children would keep the interval
+static unsigned g_forks;          // under way, whose children would keep the interval
+static unsigned long g_paused_us; // g_before_us of an asking that goes on after them
 
 static bool is_asker(void) {
     return g_has_asker && pthread_equal(g_asker, pthread_self());
@@ -342,6 +343,7 @@ static void put_interval_back(void) {
 
 static void ask_no_more(void) {
     pthread_mutex_lock(&g_lock);
+    g_paused_us = 0;
     put_interval_back();
     pthread_mutex_unlock(&g_lock);
 }
@@ -384,6 +386,14 @@ static bool start_watch(void) {
     return is_started;
 }
 
+// Under the lock.
+static void go_on_asking(void) {
+    if (g_paused_us == 0 || g_forks > 0 || clock_ns() >= g_until_ns) return;
+    g_before_us = g_paused_us;
+    g_paused_us = 0;
+    change_interval(g_before_us, SB_ASKING_US);
+}
+
 static void begin_to_ask(unsigned long interval_us) {
     // In an interval as short nobody needs to ask, and perhaps the thread of another core does.
     if (interval_us <= SB_ASKING_US) return;
@@ -395,10 +405,8 @@ static void begin_to_ask(unsigned long interval_us) {
     const bool is_watched = was_watched || start_watch(); // which may take its time
     pthread_mutex_lock(&g_lock);
     g_is_watched &= is_watched;
-    if (is_watched && g_forks == 0 && clock_ns() < g_until_ns) {
-        g_before_us = interval_us;
-        change_interval(interval_us, SB_ASKING_US);
-    }
+    if (is_watched) g_paused_us = interval_us;
+    go_on_asking();
     pthread_mutex_unlock(&g_lock);
 }
 
@@ -455,6 +463,7 @@ void sb_take_gil(PyThreadState *thread, int is_main) {
 void sb_before_fork(void) {
     pthread_mutex_lock(&g_lock);
     ++g_forks;
+    if (g_before_us != 0) g_paused_us = g_before_us;
     put_interval_back();
     pthread_mutex_unlock(&g_lock);
 }
@@ -462,12 +471,14 @@ void sb_before_fork(void) {
 void sb_after_fork_in_parent(void) {
     pthread_mutex_lock(&g_lock);
     --g_forks;
+    go_on_asking();
     pthread_mutex_unlock(&g_lock);
 }
 
 void sb_after_fork_in_child(void) {
     g_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; // one of those threads may have had it
     g_forks = 0;
+    g_paused_us = 0;
     g_has_asker = false;
     g_is_watched = false;
 }
