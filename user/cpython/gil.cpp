@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "cpython/gil.h"
 
-#include "cpython/layout.h"
-
 namespace speedbump::cpython {
 namespace {
 
@@ -36,13 +34,18 @@ bool has_thread(const process::Source& source, const Layout& layout, uint64_t in
 
 } // namespace
 
+std::optional<uint64_t> gil_of(const process::Source& source, const Layout& layout,
+                               uint64_t runtime, uint64_t state) {
+    if (layout.minor <= 11) return runtime + layout.gil;
+    return source.value<uint64_t>(state + layout.gil);
+}
+
 std::optional<GilPlace> main_gil(const process::Source& source, const Interpreter& interpreter) {
     const Result<Layout> layout = layout_of(source, interpreter);
     if (!layout || layout->free_threaded) return std::nullopt;
     const auto main = main_interpreter(source, *layout, interpreter.runtime_address);
     if (!main) return std::nullopt;
-    const auto gil = layout->minor >= 12 ? source.value<uint64_t>(*main + layout->gil)
-                                         : std::optional(interpreter.runtime_address + layout->gil);
+    const auto gil = gil_of(source, *layout, interpreter.runtime_address, *main);
     if (!gil) return std::nullopt;
     const GilPlace place{*gil + layout->gil_interval, *gil + layout->gil_locked};
     if (place.interval % sizeof(uint64_t) != 0) return std::nullopt;

@@ -9,6 +9,7 @@
 #include <string>
 #include <unordered_set>
 
+#include "cpython/gil.h"
 #include "process/memory.h"
 #include "process/ownership.h"
 #include "process/threads.h"
@@ -59,9 +60,8 @@ pid_t ThreadList::tid_of(uint64_t thread, const std::unordered_map<pid_t, pid_t>
 InterpreterState ThreadList::describe_state(uint64_t address) const {
     InterpreterState interpreter;
     interpreter.address = address;
-    interpreter.gil = layout_.minor <= 11
-                          ? interpreter_.runtime_address + layout_.gil
-                          : source_.value<uint64_t>(address + layout_.gil).value_or(0);
+    interpreter.gil =
+        cpython::gil_of(source_, layout_, interpreter_.runtime_address, address).value_or(0);
     const uint64_t low = address + interpreter_low_;
     const uint64_t lock = interpreter.gil + gil_low_;
     interpreter.low = std::min(low, lock);
