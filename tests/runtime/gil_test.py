@@ -2,10 +2,16 @@
 """A program that gives its GIL up for a moment, more often than others would ask for it, as each call
 through ctypes or into PyTorch does: whoever waits is woken, finds it taken again, and starts anew."""
 
+import dataclasses
+import json
+import os
+import random
 import time
 
-from harness import Run, Skip, main, targets_file
-from pythons import find
+from harness import Run, Skip, campaign, main, targets_file
+from pythons import Python, find
+
+DRAWN = 200  # programs of the campaign
 
 # On one CPU and in SCHED_BATCH nobody runs at once who is woken. Forks, and says of each child and of itself
 # whether the switch interval is what it was.
@@ -63,6 +69,101 @@ def test_a_gil_that_is_given_up_for_moments_only_is_had() -> None:
         print(f"  Python {python.name}: {took[-1][1]:.2f} s, {took[-1][0]:.2f} s where it is asked for")
     plain, given_up = map(sum, zip(*took))
     assert given_up < 2 * plain, took
+
+
+# Threads that each compute for a while, give the GIL up in one way, and so on; in the end it says whether
+# the switch interval is what it was, and each of its children has said so.
+DRAWN_PROGRAM = """
+import ctypes, hashlib, json, os, select, sys, threading, time, warnings, zlib
+warnings.simplefilter("ignore") # of forks beside threads
+drawn = json.loads(sys.argv[1])
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:drawn["cpus"]])
+if drawn["batch"]:
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+sys.setswitchinterval(drawn["interval_us"] / 1e6)
+before = sys.getswitchinterval()
+library, nowhere, block, lock = ctypes.CDLL(None), os.open("/dev/null", os.O_WRONLY), b"x" * 4096, threading.Lock()
+def fork():
+    child = os.fork()
+    if child == 0:
+        os._exit(sys.getswitchinterval() != before)
+    assert os.waitpid(child, 0)[1] == 0
+def in_turns():
+    with lock:
+        turn()
+ways = {
+    "call": library.getppid, "write": lambda: os.write(nowhere, block), "pause": lambda: time.sleep(0),
+    "sleep": lambda: time.sleep(1e-4), "hash": lambda: hashlib.sha256(block), "compress": lambda: zlib.crc32(block * 2),
+    "lock": in_turns, "fork": fork, "keep": lambda: None,
+}
+give_up, begins, is_over = ways[drawn["way"]], threading.Event(), False
+def turn():
+    end = time.perf_counter() + drawn["period_us"] / 1e6
+    while time.perf_counter() < end:
+        pass
+def work():
+    begins.wait()
+    while not is_over:
+        turn()
+        give_up()
+threads = [threading.Thread(target=work) for _ in range(1, drawn["threads"])]
+for thread in threads:
+    thread.start()
+print("ready", flush=True)
+begins.set()
+while not select.select([0], [], [], 0)[0]:
+    turn()
+    give_up()
+is_over = True
+for thread in threads:
+    thread.join()
+assert sys.getswitchinterval() == before, (sys.getswitchinterval(), before)
+"""
+
+
+@dataclasses.dataclass
+class Drawn:
+    """One program of the campaign."""
+
+    way: str
+    period_us: float
+    threads: int
+    cpus: int
+    batch: bool
+    interval_us: int
+
+    @staticmethod
+    def draw(dice: random.Random) -> "Drawn":
+        """Twenty threads in SCHED_BATCH on one CPU starve each other, too."""
+        ways = ("call", "write", "pause", "sleep", "hash", "compress", "lock", "fork", "keep")
+        threads = dice.choice((1, 1, 2, 5, 20))
+        return Drawn(dice.choice(ways), round(10 ** dice.uniform(0, 4.3), 1), threads,
+                     2 if threads == 20 else dice.choice((1, 2)), dice.random() < 0.5,
+                     dice.choice((5000, 5000, 5000, 100, 1, 20000)))
+
+
+
+def attach_to(python: Python, drawn: Drawn) -> float:
+    """Seconds that one takes."""
+    process = python.start(DRAWN_PROGRAM, json.dumps(dataclasses.asdict(drawn)))
+    begin = time.monotonic()
+    done = Run("attach", "--json", "--pid", str(process.pid), "--duration=50ms", targets_file("__main__:turn delay=1us"))
+    took = time.monotonic() - begin
+    assert done.status == 0, (python.name, drawn, done.status, done.err[-600:])
+    process.stdin.close()
+    assert process.wait(timeout=60) == 0, (python.name, drawn)
+    return took
+
+
+@campaign
+def test_drawn_programs_are_attached_to() -> None:
+    seed = int(os.environ.get("SEED", random.SystemRandom().randrange(2**32)))
+    print(f"  SEED={seed}")
+    dice = random.Random(seed)
+    pythons = [python for python in find() if not python.name.endswith("t")]
+    for _ in range(DRAWN):
+        python, drawn = dice.choice(pythons), Drawn.draw(dice)
+        print(f"  {attach_to(python, drawn):.2f} s, Python {python.name}, {drawn}", flush=True)
 
 
 if __name__ == "__main__":
