@@ -40,7 +40,6 @@ void add_machine_checks(std::vector<Check>& checks, const Features&) {
     else
         add("Python functions", State::kBad, "processes are entered with pages of 4 KB only");
     add("sites of the module", State::kBad, "it has no list of instructions of aarch64 yet");
-    add("native stacks", State::kBad, "not read on aarch64 yet");
     add("timed functions", State::kBad, "their ways out, and devices', are not known on aarch64");
 }
 

@@ -21,10 +21,10 @@ std::span<const size_t> dwarf_registers() {
 const unsigned kDwarfStackPointer = 31;
 const size_t kInstructionPointer = 32;
 const size_t kStackPointer = 31;
+const std::optional<size_t> kLinkRegister = 30;
 
-// Signed return addresses (PAC) were not tried yet.
-Result<void> can_unwind() {
-    return make_error(ErrorKind::kUnsupported, "native stacks are not read on aarch64 yet");
-}
+// Those above the addresses that programs get unasked, also of kernels with 52 bits
+// (Documentation/arch/arm64/memory.rst, pointer-authentication.rst).
+const uint64_t kSignature = ~((uint64_t{1} << 48) - 1);
 
 } // namespace speedbump::stacks

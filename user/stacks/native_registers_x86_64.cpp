@@ -21,9 +21,7 @@ std::span<const size_t> dwarf_registers() {
 const unsigned kDwarfStackPointer = 7;
 const size_t kInstructionPointer = 16;
 const size_t kStackPointer = 19;
-
-Result<void> can_unwind() {
-    return {};
-}
+const std::optional<size_t> kLinkRegister; // calls push it
+const uint64_t kSignature = 0;
 
 } // namespace speedbump::stacks

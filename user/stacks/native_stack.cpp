@@ -2,9 +2,11 @@
 #include "stacks/native_stack.h"
 
 #include <elfutils/libdwfl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <set>
@@ -12,6 +14,7 @@
 
 #include "process/maps.h"
 #include "process/remote_elf.h"
+#include "stacks/leaf.h"
 #include "stacks/native_registers.h"
 #include "util/clock.h"
 
@@ -31,6 +34,13 @@ struct Range {
     uint64_t end = 0;
     uint64_t file_offset = 0;
     NativeFile* file = nullptr;
+};
+
+// How the caller of code is found.
+enum class Way {
+    kTable,   // by an unwind table
+    kLeaf,    // it is where the link register says
+    kUnknown, // not at all
 };
 
 struct DwflDeleter {
@@ -66,6 +76,10 @@ class NativeUnwinder::Impl {
     static int add_frame(Dwfl_Frame* frame, void* self);
 
     void follow();
+    bool leave_leaf();
+    bool has_table(uint64_t pc);
+    std::optional<uint32_t> code_at(uint64_t address) const;
+    const Range* range_of(uint64_t address) const;
     Result<void> report_modules(const std::vector<process::Mapping>& mappings);
     void add_vdso();
     const NativeFunction* function_at(uint64_t address);
@@ -82,12 +96,13 @@ class NativeUnwinder::Impl {
     std::set<std::shared_ptr<NativeFile>> used_; // all that ever were mapped
     std::vector<Range> ranges_;                  // executable, by address
     std::unordered_map<uint64_t, const NativeFunction*> by_address_;
+    std::unordered_map<uint64_t, Way> ways_; // out of code, by address
     NativeFunction nowhere_;
     Clock::time_point looked_at_{};
     Clock::duration look_after_ = kLookSoon; // when a stack leads nowhere
 
     // Of the stack that is unwound.
-    Registers registers_;
+    std::array<uint64_t, SB_REGISTERS> registers_{};
     std::span<const char> stack_;
     NativeStack result_;
 };
@@ -95,6 +110,7 @@ class NativeUnwinder::Impl {
 Result<void> NativeUnwinder::Impl::report_modules(const std::vector<process::Mapping>& mappings) {
     ranges_.clear();
     by_address_.clear();
+    ways_.clear();
     for (const process::Mapping& mapping : mappings)
         if (mapping.executable)
             ranges_.push_back({mapping.start, mapping.end, mapping.file_offset,
@@ -155,19 +171,56 @@ Result<bool> NativeUnwinder::Impl::map_files() {
     return true;
 }
 
-const NativeFunction* NativeUnwinder::Impl::function_at(uint64_t address) {
-    auto [entry, is_new] = by_address_.try_emplace(address, nullptr);
-    if (!is_new) return entry->second;
+const Range* NativeUnwinder::Impl::range_of(uint64_t address) const {
     const auto next =
         std::upper_bound(ranges_.begin(), ranges_.end(), address,
                          [](uint64_t at, const Range& range) { return at < range.start; });
-    const bool is_mapped = next != ranges_.begin() && address < std::prev(next)->end;
-    if (is_mapped) {
-        const Range& range = *std::prev(next);
-        return entry->second =
-                   range.file->function_at(address - range.start + range.file_offset, pid_);
-    }
-    return entry->second = &nowhere_;
+    return next != ranges_.begin() && address < std::prev(next)->end ? &*std::prev(next) : nullptr;
+}
+
+const NativeFunction* NativeUnwinder::Impl::function_at(uint64_t address) {
+    auto [entry, is_new] = by_address_.try_emplace(address, nullptr);
+    if (!is_new) return entry->second;
+    const Range* range = range_of(address);
+    if (range == nullptr) return entry->second = &nowhere_;
+    return entry->second =
+               range->file->function_at(address - range->start + range->file_offset, pid_);
+}
+
+std::optional<uint32_t> NativeUnwinder::Impl::code_at(uint64_t address) const {
+    const Range* range = range_of(address);
+    uint32_t word = 0;
+    if (range == nullptr || !range->file->fd().valid()) return std::nullopt;
+    const uint64_t offset = address - range->start + range->file_offset;
+    if (pread(range->file->fd().get(), &word, sizeof(word), static_cast<off_t>(offset)) !=
+        static_cast<ssize_t>(sizeof(word)))
+        return std::nullopt;
+    return word;
+}
+
+bool NativeUnwinder::Impl::has_table(uint64_t pc) {
+    Dwfl_Module* module = dwfl_addrmodule(dwfl_.get(), pc);
+    Dwarf_Addr bias = 0;
+    Dwarf_CFI* table = module != nullptr ? dwfl_module_eh_cfi(module, &bias) : nullptr;
+    Dwarf_Frame* frame = nullptr;
+    const bool has = table != nullptr && dwarf_cfi_addrframe(table, pc - bias, &frame) == 0;
+    std::free(frame);
+    return has;
+}
+
+// Where calls leave the return address in a register, code without a table may be left by hand:
+// libdwfl keeps no register but the instruction pointer then. False: the caller is not known.
+bool NativeUnwinder::Impl::leave_leaf() {
+    const uint64_t pc = registers_[kInstructionPointer];
+    auto [way, is_new] = ways_.try_emplace(pc, Way::kTable);
+    if (is_new && !has_table(pc))
+        way->second = is_in_leaf(pc, [this](uint64_t at) { return code_at(at); }) ? Way::kLeaf
+                                                                                  : Way::kUnknown;
+    if (way->second == Way::kTable) return true;
+    result_.frames.push_back({function_at(pc), registers_[kStackPointer]});
+    constexpr uint64_t kCall = 4; // bytes: its table is asked where it calls
+    registers_[kInstructionPointer] = (registers_[*kLinkRegister] & ~kSignature) - kCall;
+    return way->second == Way::kLeaf;
 }
 
 pid_t NativeUnwinder::Impl::next_thread(Dwfl*, void* self, void** thread) {
@@ -195,6 +248,9 @@ bool NativeUnwinder::Impl::set_registers(Dwfl_Thread* thread, void* self) {
     std::array<Dwarf_Word, SB_REGISTERS> words;
     for (size_t i = 0; i < order.size(); ++i) words[i] = impl.registers_[order[i]];
     dwfl_thread_state_register_pc(thread, impl.registers_[kInstructionPointer]);
+    constexpr int kMask = -2; // as libdwfl names it to itself (linux-core-attach.c)
+    const Dwarf_Word signature = kSignature;
+    if (signature != 0) dwfl_thread_state_registers(thread, kMask, 1, &signature);
     return dwfl_thread_state_registers(thread, 0, static_cast<unsigned>(order.size()),
                                        words.data());
 }
@@ -212,6 +268,7 @@ int NativeUnwinder::Impl::add_frame(Dwfl_Frame* frame, void* self) {
 
 void NativeUnwinder::Impl::follow() {
     result_ = {};
+    if (kLinkRegister && !leave_leaf()) return;
     result_.is_complete = dwfl_getthread_frames(dwfl_.get(), 1, add_frame, this) == 0;
 }
 
@@ -227,20 +284,23 @@ NativeStack NativeUnwinder::Impl::unwind(Registers registers, std::span<const ch
     if (registers.size() < SB_REGISTERS) return {};
     if (Clock::now() > looked_at_ + kLookAgain && files_->may_look() && !look_in_passing())
         return {};
-    registers_ = registers;
+    const auto begin = [&] {
+        std::copy_n(registers.begin(), registers_.size(), registers_.begin());
+        follow();
+    };
     stack_ = stack;
-    follow();
+    begin();
     if (!result_.is_complete && Clock::now() > looked_at_ + look_after_) {
         const auto changed = map_files();
         if (!changed) return {};
         look_after_ = *changed ? kLookSoon : std::min(2 * look_after_, kLookAgain);
-        if (*changed) follow();
+        if (*changed) begin();
     }
     const NativeFunction* innermost =
         result_.frames.empty() ? nullptr : result_.frames.front().function;
     if (innermost == nullptr || innermost->runs_python ||
         (innermost->in_interpreter && innermost->name.empty()))
-        result_.loop_pc = registers_[kInstructionPointer];
+        result_.loop_pc = registers[kInstructionPointer];
     return std::move(result_);
 }
 
@@ -250,7 +310,6 @@ NativeUnwinder& NativeUnwinder::operator=(NativeUnwinder&&) noexcept = default;
 NativeUnwinder::~NativeUnwinder() = default;
 
 Result<NativeUnwinder> NativeUnwinder::open(pid_t pid, std::shared_ptr<NativeFiles> files) {
-    if (auto can = can_unwind(); !can) return std::move(can).error();
     auto impl = std::make_unique<Impl>(pid, std::move(files));
     if (auto mapped = impl->map_files(); !mapped) return std::move(mapped).error();
     return NativeUnwinder(std::move(impl));

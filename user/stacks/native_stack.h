@@ -34,8 +34,7 @@ struct NativeStack {
 // not touched but for reading what it maps. For one thread at a time.
 class NativeUnwinder {
   public:
-    // `files`: shared by those of all processes. kNotFound when the process is gone, kPermission,
-    // kUnsupported on aarch64.
+    // `files`: shared by those of all processes. kNotFound when the process is gone, kPermission.
     static Result<NativeUnwinder> open(
         pid_t pid, std::shared_ptr<NativeFiles> files = std::make_shared<NativeFiles>());
     NativeUnwinder(NativeUnwinder&&) noexcept;
