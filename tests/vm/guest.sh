@@ -23,6 +23,11 @@ run_test:test_slowed_from_the_first_call_and_exactly_counted,\
 test_children_and_libraries_of_the_program
 mappings_test:test_program_deleted_while_it_runs,\
 test_path_that_nothing_maps_yet_is_slowed_from_its_first_call"
+# What the module leaves to BPF.
+[ "$1" != bpf ] || session="$session
+delays_test:test_every_nth_is_exact_over_the_tree,test_every_nth_call_of_one_thread,\
+test_start_and_duration_of_a_line
+experiment_test:test_serial_functions_have_criticality_1"
 [ "${SB_SHORT:-}" != 1 ] || session="delays_test:test_counters_are_exact_and_delay_zero_only_counts
 tree_test:test_children_from_their_first_call_when_only_the_tree_maps_the_file,\
 test_orphans_of_before_and_later

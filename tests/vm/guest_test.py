@@ -7,6 +7,7 @@ is what was counted, and that a delay lasts as long as asked for at least.
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from harness import (
     LIBRARY, MS, PUPPET, Puppet, Run, Session, Skip, calls, changed_bytes, delays, expect_restored,
     expect_slowed, expect_unslowed, main, scratch, start_puppet, targets_file, wait_for,
 )
+from known_experiments import Experiment, start, start_python, start_service
 
 ENGINE = os.environ["SB_ENGINE"]  # "lockdown": none
 MODULE = pathlib.Path("/sys/kernel/speed_bump")
@@ -26,6 +28,12 @@ USAGE, PERMISSION, HOST = 2, 4, 5
 def only(*engines: str) -> None:
     if ENGINE not in engines:
         raise Skip(f"is for {' and '.join(engines)}")
+
+
+def not_twice() -> None:
+    """Where all tests run in a hurry, those of the host's own processor are the host's."""
+    if os.environ.get("SB_SHORT") == "1" and os.uname().machine == "x86_64":
+        raise Skip("tests/runtime has it")
 
 
 def kernel() -> tuple[int, ...]:
@@ -77,8 +85,6 @@ def test_calibrate_measures_each_engine() -> None:
 
 def test_stacks_of_both_worlds() -> None:
     only("bpf")
-    if os.uname().machine != "x86_64":
-        raise Skip("native stacks are read on x86-64")
     code = (
         "def spin():\n    while True: sorted(range(100), key=str)\n"
         "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,)).start()\n"
@@ -105,6 +111,86 @@ def test_stacks_of_both_worlds() -> None:
     finally:
         process.kill()
         process.wait()
+
+
+def test_native_stacks_are_whole() -> None:
+    """Of frames whose return addresses are signed, where the processor can do that."""
+    only("bpf")
+    not_twice()
+    service = start("serial")
+    collapsed = scratch() / "collapsed"
+    done = Run("discover", "--pid", str(service.pid), "--for", "5s", "--native", "exe:work_*",
+               "--top", "0", "--json", "--collapsed", str(collapsed), timeout=180)
+    assert done.status == 0, done
+    stacks = done.final()["stacks"]
+    assert stacks["all"] > 50, done
+    assert stacks["not_whole"] + stacks["failed"] < 0.05 * stacks["all"], (stacks, collapsed.read_text())
+    # main, serial and a function that takes half of the time, each below the other
+    by_work = dict.fromkeys(("work_a", "work_b"), 0)
+    for line in collapsed.read_text().splitlines():
+        path, times = line.rsplit(" ", 1)
+        for name in by_work:
+            if re.search(rf";main \(.*;{name} \(", path):
+                by_work[name] += int(times)
+    assert all(times > 0.3 * stacks["active"] for times in by_work.values()), (by_work, stacks, collapsed.read_text())
+
+
+def expect_serial(done: Experiment, *names: str) -> None:
+    """An emulated machine's noise is large: what is judged is that no interval is beside the truth."""
+    assert done.status == 0, done
+    for name in names:
+        found = done.target(name)
+        assert found["criticality"]["low"] <= 1.15 and found["criticality"]["high"] >= 0.85, done
+        assert found["verdict"] != "hidden", done
+
+
+def test_slices_are_switched_by_the_clock() -> None:
+    only("bpf")
+    not_twice()
+    service = start("serial")
+    done = Experiment(service.pid, "+exe:work_a\n+exe:work_b\n", "--slice=20ms", "--time=40s",
+                      "--max-slowdown=400%")
+    expect_serial(done, "+exe:work_a", "+exe:work_b")
+    sliced = done.document["sliced"]
+    slices = len(sliced["units"][0])
+    assert slices > 500, done
+    for target in sliced["targets"]:
+        # Half of the slices have a dose, as coins say, and only those have delays.
+        drawn = sum(step.isupper() for step in target["steps"])
+        assert abs(drawn - slices / 2) < 5 * slices ** 0.5 / 2, (drawn, slices)
+        off = sum(delays for step, delays in zip(target["steps"], target["delays"]) if step.islower())
+        assert off <= sum(target["delays"]) / 100, (off, sum(target["delays"]))
+    expect_restored(service.pid)
+
+
+def test_an_experiment_on_functions_of_both_worlds() -> None:
+    only("bpf")
+    if os.uname().machine == "x86_64":
+        raise Skip("this machine has no core of the tool's for its Python")
+    service = start_python("mixed")
+    names = ("__main__:work_a", "+libslowlib.so:lib_work")
+    done = Experiment(service.pid, "\n".join(names), "--doses=50us,100us,200us", "--time=60s",
+                      "--max-slowdown=400%", progress="python:__main__:unit_done")
+    expect_serial(done, *names)
+    expect_restored(service.pid, LIBRARY)
+
+
+def test_calls_marks_and_system_calls_are_progress() -> None:
+    only("bpf")
+    not_twice()
+    code = (
+        "import os, time\nfile = os.open('/dev/null', os.O_WRONLY)\nprint('ready', flush=True)\n"
+        "while True:\n    end = time.perf_counter() + 400e-6\n"
+        "    while time.perf_counter() < end: pass\n    os.write(file, b'unit')\n"
+    )
+    for progress, target in (("native:exe:work_b", "+exe:work_a"), ("usdt:exe:known:unit", "+exe:work_a"),
+                             ("syscall:write", "+libc.so.6:write")):
+        service = (start_service(sys.executable, "-c", code) if progress.startswith("syscall")
+                   else start("serial"))
+        done = Experiment(service.pid, target, "--doses=200us", "--time=30s", "--max-slowdown=400%",
+                          progress=progress)
+        expect_serial(done, target)
+        service.kill()
 
 
 def test_run_has_the_right_totals() -> None:

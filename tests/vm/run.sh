@@ -29,7 +29,8 @@ done
 exec "$root/scripts/vm.sh" "$kernel" "${other[@]}" --memory 2048 --append "$append" \
     --timeout "${SB_TIMEOUT:-2400}" --log "$out/console-$tests.log" \
     --add "$out/python/usr:/usr" --add "$build/speedbump:/bin/" --add "$build/sbctl:/bin/" \
-    --add "$build/programs:/programs" --add "$root/tests/runtime:/tests" \
+    --add "$build/programs:/programs" --add "$root/tests/programs/known_service.py:/programs/" \
+    --add "$root/tests/runtime:/tests" \
     --add "$here/guest.sh:/guest.sh" --add "$here/guest_test.py:/tests/" --add "$here/attach_test.py:/tests/" \
     --add "$here/registers.py:/tests/" "${cores[@]}" "${module[@]}" \
     -- env SB_TESTS="${SB_TESTS:-}" SB_SHORT="${SB_SHORT:-}" sh /guest.sh "$tests"
