@@ -675,7 +675,11 @@ def test_one_picture_of_both_worlds() -> None:
         within = [row[1:] for row in rows if stacks["from_ns"] <= row[0] <= stacks["to_ns"]]
         worked = 99 * (sum(within[-1]) - sum(within[0])) / 1e9  # periods, of CPU time
         others = stacks["all"] - napping
-        assert 0.8 * worked <= others + lumps and others <= 1.1 * periods, (worked, others, lumps, stacks)
+        # What it waits for a CPU is booked to the ns, and it is hit by so many of the clock's ticks as chance
+        # has it: with both it may have more periods than there are.
+        share = min(1, worked / periods)
+        most = periods + 2 + 5 * (periods * share * (1 - share)) ** 0.5
+        assert 0.8 * worked <= others + lumps and others <= most, (worked, others, most, lumps, stacks)
         truth = widened(*true_share(written, stacks), lumps / (hashing + packing))
         assert is_likely(hashing, hashing + packing, *truth), (python.name, truth, counts)
         in_zlib = held("work (", "by_c (", "<lambda> (", "pack (", "(libz.so")
