@@ -36,13 +36,6 @@ struct Range {
     NativeFile* file = nullptr;
 };
 
-// How the caller of code is found.
-enum class Way {
-    kTable,   // by an unwind table
-    kLeaf,    // it is where the link register says
-    kUnknown, // not at all
-};
-
 struct DwflDeleter {
     void operator()(Dwfl* dwfl) const { dwfl_end(dwfl); }
 };
@@ -96,7 +89,8 @@ class NativeUnwinder::Impl {
     std::set<std::shared_ptr<NativeFile>> used_; // all that ever were mapped
     std::vector<Range> ranges_;                  // executable, by address
     std::unordered_map<uint64_t, const NativeFunction*> by_address_;
-    std::unordered_map<uint64_t, Way> ways_; // out of code, by address
+    std::unordered_map<uint64_t, bool> has_table_; // of unwinding, by address
+    std::unordered_map<uint64_t, bool> is_in_leaf_;
     NativeFunction nowhere_;
     Clock::time_point looked_at_{};
     Clock::duration look_after_ = kLookSoon; // when a stack leads nowhere
@@ -110,7 +104,8 @@ class NativeUnwinder::Impl {
 Result<void> NativeUnwinder::Impl::report_modules(const std::vector<process::Mapping>& mappings) {
     ranges_.clear();
     by_address_.clear();
-    ways_.clear();
+    has_table_.clear();
+    is_in_leaf_.clear();
     for (const process::Mapping& mapping : mappings)
         if (mapping.executable)
             ranges_.push_back({mapping.start, mapping.end, mapping.file_offset,
@@ -199,28 +194,28 @@ std::optional<uint32_t> NativeUnwinder::Impl::code_at(uint64_t address) const {
 }
 
 bool NativeUnwinder::Impl::has_table(uint64_t pc) {
+    auto [entry, is_new] = has_table_.try_emplace(pc, false);
+    if (!is_new) return entry->second;
     Dwfl_Module* module = dwfl_addrmodule(dwfl_.get(), pc);
     Dwarf_Addr bias = 0;
     Dwarf_CFI* table = module != nullptr ? dwfl_module_eh_cfi(module, &bias) : nullptr;
     Dwarf_Frame* frame = nullptr;
-    const bool has = table != nullptr && dwarf_cfi_addrframe(table, pc - bias, &frame) == 0;
+    entry->second = table != nullptr && dwarf_cfi_addrframe(table, pc - bias, &frame) == 0;
     std::free(frame);
-    return has;
+    return entry->second;
 }
 
-// Where calls leave the return address in a register, code without a table may be left by hand:
-// libdwfl keeps no register but the instruction pointer then. False: the caller is not known.
+// Where calls leave the return address in a register, code without a table is left by hand: libdwfl
+// keeps no register but the instruction pointer then. False: the caller is not known.
 bool NativeUnwinder::Impl::leave_leaf() {
     const uint64_t pc = registers_[kInstructionPointer];
-    auto [way, is_new] = ways_.try_emplace(pc, Way::kTable);
-    if (is_new && !has_table(pc))
-        way->second = is_in_leaf(pc, [this](uint64_t at) { return code_at(at); }) ? Way::kLeaf
-                                                                                  : Way::kUnknown;
-    if (way->second == Way::kTable) return true;
+    if (has_table(pc)) return true;
+    auto [is_leaf, is_new] = is_in_leaf_.try_emplace(pc, false);
+    if (is_new) is_leaf->second = is_in_leaf(pc, [this](uint64_t at) { return code_at(at); });
     result_.frames.push_back({function_at(pc), registers_[kStackPointer]});
     constexpr uint64_t kCall = 4; // bytes: its table is asked where it calls
     registers_[kInstructionPointer] = (registers_[*kLinkRegister] & ~kSignature) - kCall;
-    return way->second == Way::kLeaf;
+    return is_leaf->second;
 }
 
 pid_t NativeUnwinder::Impl::next_thread(Dwfl*, void* self, void** thread) {
@@ -262,7 +257,10 @@ int NativeUnwinder::Impl::add_frame(Dwfl_Frame* frame, void* self) {
     if (!dwfl_frame_pc(frame, &pc, &is_exact)) return DWARF_CB_ABORT;
     Dwarf_Word low = 0;
     if (dwfl_frame_reg(frame, kDwarfStackPointer, &low) != 0) return DWARF_CB_ABORT;
-    impl.result_.frames.push_back({impl.function_at(is_exact ? pc : pc - 1), low});
+    if (!is_exact) --pc;
+    impl.result_.frames.push_back({impl.function_at(pc), low});
+    // libdwfl would guess: by frame pointers, and with a stack pointer that is not the caller's.
+    if (kLinkRegister && !impl.has_table(pc)) return DWARF_CB_ABORT;
     return impl.result_.frames.size() < kMaxNativeFrames ? DWARF_CB_OK : DWARF_CB_ABORT;
 }
 
