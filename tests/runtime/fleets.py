@@ -71,6 +71,8 @@ class Started:
     def wait_for_slices(self, count: int) -> None:
         wait_for(lambda: self.measured() >= count or self.process.poll() is not None, 90,
                  f"{count} slices")
+        if self.process.poll() is not None and self.measured() < count:
+            raise AssertionError(f"it has ended before {count} slices: {self.end()[:2]}")
 
     def _kill(self) -> None:
         for child in children(self.process.pid) if lives(self.process.pid) else []:

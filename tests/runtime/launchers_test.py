@@ -148,7 +148,8 @@ def test_an_agent_over_mpirun() -> None:
     words = [need("mpirun"), "--allow-run-as-root", "--bind-to", "none",
              "--mca", "plm_rsh_agent", shlex.join(hosts.ssh),
              "--mca", "oob_tcp_if_include", f"{hosts.net}.0/24"]
-    launches = [shlex.join([*words, "-host", name, "-np", "1"]) for name in hosts.names]
+    launches = [shlex.join([*words, "--mca", "orte_tmpdir_base", str(scratch()), "-host", name, "-np", "1"])
+                for name in hosts.names]
     running = Started([word for one in launches for word in ("--at", one)], LINE, *EXPERIMENT)
     running.wait_for_slices(100)
     assert all(changed_bytes(pid) for pid in pids)
