@@ -34,6 +34,8 @@ struct Range {
     uint64_t end = 0;
     uint64_t file_offset = 0;
     NativeFile* file = nullptr;
+
+    uint64_t offset_of(uint64_t address) const { return address - start + file_offset; }
 };
 
 struct DwflDeleter {
@@ -96,7 +98,8 @@ class NativeUnwinder::Impl {
     Clock::duration look_after_ = kLookSoon; // when a stack leads nowhere
 
     // Of the stack that is unwound.
-    std::array<uint64_t, SB_REGISTERS> registers_{};
+    Registers registers_;
+    uint64_t begin_at_ = 0; // where libdwfl takes over
     std::span<const char> stack_;
     NativeStack result_;
 };
@@ -178,17 +181,15 @@ const NativeFunction* NativeUnwinder::Impl::function_at(uint64_t address) {
     if (!is_new) return entry->second;
     const Range* range = range_of(address);
     if (range == nullptr) return entry->second = &nowhere_;
-    return entry->second =
-               range->file->function_at(address - range->start + range->file_offset, pid_);
+    return entry->second = range->file->function_at(range->offset_of(address), pid_);
 }
 
 std::optional<uint32_t> NativeUnwinder::Impl::code_at(uint64_t address) const {
     const Range* range = range_of(address);
     uint32_t word = 0;
     if (range == nullptr || !range->file->fd().valid()) return std::nullopt;
-    const uint64_t offset = address - range->start + range->file_offset;
-    if (pread(range->file->fd().get(), &word, sizeof(word), static_cast<off_t>(offset)) !=
-        static_cast<ssize_t>(sizeof(word)))
+    const auto offset = static_cast<off_t>(range->offset_of(address));
+    if (pread(range->file->fd().get(), &word, sizeof(word), offset) != sizeof(word))
         return std::nullopt;
     return word;
 }
@@ -214,7 +215,7 @@ bool NativeUnwinder::Impl::leave_leaf() {
     if (is_new) is_leaf->second = is_in_leaf(pc, [this](uint64_t at) { return code_at(at); });
     result_.frames.push_back({function_at(pc), registers_[kStackPointer]});
     constexpr uint64_t kCall = 4; // bytes: its table is asked where it calls
-    registers_[kInstructionPointer] = (registers_[*kLinkRegister] & ~kSignature) - kCall;
+    begin_at_ = (registers_[*kLinkRegister] & ~kSignature) - kCall;
     return is_leaf->second;
 }
 
@@ -242,7 +243,7 @@ bool NativeUnwinder::Impl::set_registers(Dwfl_Thread* thread, void* self) {
     const std::span<const size_t> order = dwarf_registers();
     std::array<Dwarf_Word, SB_REGISTERS> words;
     for (size_t i = 0; i < order.size(); ++i) words[i] = impl.registers_[order[i]];
-    dwfl_thread_state_register_pc(thread, impl.registers_[kInstructionPointer]);
+    dwfl_thread_state_register_pc(thread, impl.begin_at_);
     constexpr int kMask = -2; // as libdwfl names it to itself (linux-core-attach.c)
     const Dwarf_Word signature = kSignature;
     if (signature != 0) dwfl_thread_state_registers(thread, kMask, 1, &signature);
@@ -266,6 +267,7 @@ int NativeUnwinder::Impl::add_frame(Dwfl_Frame* frame, void* self) {
 
 void NativeUnwinder::Impl::follow() {
     result_ = {};
+    begin_at_ = registers_[kInstructionPointer];
     if (kLinkRegister && !leave_leaf()) return;
     result_.is_complete = dwfl_getthread_frames(dwfl_.get(), 1, add_frame, this) == 0;
 }
@@ -282,23 +284,20 @@ NativeStack NativeUnwinder::Impl::unwind(Registers registers, std::span<const ch
     if (registers.size() < SB_REGISTERS) return {};
     if (Clock::now() > looked_at_ + kLookAgain && files_->may_look() && !look_in_passing())
         return {};
-    const auto begin = [&] {
-        std::copy_n(registers.begin(), registers_.size(), registers_.begin());
-        follow();
-    };
+    registers_ = registers;
     stack_ = stack;
-    begin();
+    follow();
     if (!result_.is_complete && Clock::now() > looked_at_ + look_after_) {
         const auto changed = map_files();
         if (!changed) return {};
         look_after_ = *changed ? kLookSoon : std::min(2 * look_after_, kLookAgain);
-        if (*changed) begin();
+        if (*changed) follow();
     }
     const NativeFunction* innermost =
         result_.frames.empty() ? nullptr : result_.frames.front().function;
     if (innermost == nullptr || innermost->runs_python ||
         (innermost->in_interpreter && innermost->name.empty()))
-        result_.loop_pc = registers[kInstructionPointer];
+        result_.loop_pc = registers_[kInstructionPointer];
     return std::move(result_);
 }
 
