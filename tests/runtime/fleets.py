@@ -69,10 +69,13 @@ class Started:
         return 0
 
     def wait_for_slices(self, count: int) -> None:
-        wait_for(lambda: self.measured() >= count or self.process.poll() is not None, 90,
-                 f"{count} slices")
-        if self.process.poll() is not None and self.measured() < count:
-            raise AssertionError(f"it has ended before {count} slices: {self.end()[:2]}")
+        def has_measured() -> bool:
+            if self.measured() >= count:
+                return True
+            assert self.process.poll() is None, f"it has ended before {count} slices: {self.end()[:2]}"
+            return False
+
+        wait_for(has_measured, 90, f"{count} slices")
 
     def _kill(self) -> None:
         for child in children(self.process.pid) if lives(self.process.pid) else []:

@@ -43,19 +43,19 @@ assert sys.getswitchinterval() == before and turns > 0
 """
 
 
-def attaches(python, how: str) -> float:
-    """Seconds that three of them take."""
-    process = python.start(PROGRAM, how)
+def attaches(python: Python, program: str, argument: str, times: int) -> float:
+    """Seconds that so many of them take."""
+    process = python.start(program, argument)
     targets = targets_file("__main__:turn delay=1us")
     begin = time.monotonic()
-    for _ in range(3):
+    for _ in range(times):
         done = Run("attach", "--json", "--pid", str(process.pid), "--duration=50ms", targets)
         if "no core is built" in done.err:
             raise Skip(done.err)
-        assert done.status == 0, (python.name, done)
+        assert done.status == 0, (python.name, argument, done.status, done.err[-600:])
     took = time.monotonic() - begin
     process.stdin.close()
-    assert process.wait(timeout=30) == 0, python.name
+    assert process.wait(timeout=30) == 0, (python.name, argument)
     return took
 
 
@@ -65,7 +65,7 @@ def test_a_gil_that_is_given_up_for_moments_only_is_had() -> None:
     for python in find():
         if python.name.endswith("t"):
             continue
-        took.append([attaches(python, how) for how in ("keeps", "gives_up")])
+        took.append([attaches(python, PROGRAM, how, 3) for how in ("keeps", "gives_up")])
         print(f"  Python {python.name}: {took[-1][1]:.2f} s, {took[-1][0]:.2f} s where it is asked for")
     plain, given_up = map(sum, zip(*took))
     assert given_up < 2 * plain, took
@@ -142,19 +142,6 @@ class Drawn:
                      dice.choice((5000, 5000, 5000, 100, 1, 20000)))
 
 
-
-def attach_to(python: Python, drawn: Drawn) -> float:
-    """Seconds that one takes."""
-    process = python.start(DRAWN_PROGRAM, json.dumps(dataclasses.asdict(drawn)))
-    begin = time.monotonic()
-    done = Run("attach", "--json", "--pid", str(process.pid), "--duration=50ms", targets_file("__main__:turn delay=1us"))
-    took = time.monotonic() - begin
-    assert done.status == 0, (python.name, drawn, done.status, done.err[-600:])
-    process.stdin.close()
-    assert process.wait(timeout=60) == 0, (python.name, drawn)
-    return took
-
-
 @campaign
 def test_drawn_programs_are_attached_to() -> None:
     seed = int(os.environ.get("SEED", random.SystemRandom().randrange(2**32)))
@@ -163,7 +150,8 @@ def test_drawn_programs_are_attached_to() -> None:
     pythons = [python for python in find() if not python.name.endswith("t")]
     for _ in range(DRAWN):
         python, drawn = dice.choice(pythons), Drawn.draw(dice)
-        print(f"  {attach_to(python, drawn):.2f} s, Python {python.name}, {drawn}", flush=True)
+        took = attaches(python, DRAWN_PROGRAM, json.dumps(dataclasses.asdict(drawn)), 1)
+        print(f"  {took:.2f} s, Python {python.name}, {drawn}", flush=True)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def start_service(*command: str) -> subprocess.Popen:
 def start_python(kind: str) -> subprocess.Popen:
     python = need("/usr/bin/python3")
     service = start_service(python, str(PYTHON_SERVICE), kind, LIBRARY)
-    if not EMULATED:  # a list takes long there, and cores are
+    if not EMULATED:  # there a list takes minutes, and its test knows where a core is
         done = Run("list", "--pid", str(service.pid), "__main__:unit_done")
         if "no core is built" in done.err:
             raise Skip(done.err)
