@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: MIT
 """What a call is slowed by, how often, when, and what the counters say."""
 
+import fcntl
 import json
 import os
+import platform
+import select
 import signal
 import statistics
+import subprocess
 import time
 
 from harness import (
-    MS, KernelLog, Patience, Run, Session, await_counted, calls, calls_by_pid, cpu_ns, delayed,
-    delays, expect_ratio, expect_slowed, expect_unslowed, main, need, scratch, start_puppet,
-    targets_file,
+    MS, SPEEDBUMP, KernelLog, Patience, Run, Session, await_counted, calls, calls_by_pid, cpu_ns,
+    delayed, delays, expect_ratio, expect_slowed, expect_unslowed, main, need, scratch, start_puppet,
+    targets_file, wait_for,
 )
 
 WORK = ("work_push", "work_nop", "work_step", "work_late")
@@ -218,8 +222,9 @@ def test_paused_session_delays_nothing() -> None:
 
 def end_of_spin(end) -> None:
     """A call of 10 s is over soon after `end`, and has used next to no CPU by then but while the
-    loader, which ends it or dies of that, waited for one. Also where the loader still takes the probes out
-    that it has tried itself with, and waits in the kernel until nobody is in a probe."""
+    loader, which ends it or dies of that, or this test, which asks for it, waited for one. Also where
+    the loader still takes the probes out that it has tried itself with, and waits in the kernel until
+    nobody is in a probe."""
     for pause in (0, 0.005, 0.02, 0.1, 0.3):
         target = start_puppet()
         # One that follows no children looks for no others that map the file, and moves no probes, which it
@@ -230,14 +235,14 @@ def end_of_spin(end) -> None:
             while cpu_ns(target.pid) < before + 5 * MS:
                 time.sleep(0.001)
             time.sleep(pause)
-            waiting = Patience(session.process.pid)
+            waiting = Patience(session.process.pid, os.getpid())
             start, used = time.monotonic(), cpu_ns(target.pid)
             used_at_the_end = end(session, target)
             spent, used = time.monotonic() - start, used_at_the_end - used
             # Of one that has ended too: nobody has asked for its status yet.
             waited = waiting.ns() + waiting.stolen_ns()
         print(f"  {spent * 1000:.1f} ms until the end, {used / MS:.1f} ms of CPU time, "
-              f"the loader waited {waited / MS:.1f} ms")
+              f"the loader and this waited {waited / MS:.1f} ms")
         # The kernel counts a running thread's time by ticks of 4 ms or 10 ms.
         assert used < 20 * MS + waited and spent < 5, (used, waited, spent)
 
@@ -269,6 +274,59 @@ def test_sigkill_of_the_loader_ends_a_spin() -> None:
         return cpu_ns(target.pid)
 
     end_of_spin(end)
+
+
+PYTHON_PUPPET = """
+import sys
+def turn(): pass
+print("ready", flush=True)
+for line in sys.stdin:
+    turn()
+    print("done", flush=True)
+"""
+
+
+def test_a_session_goes_on_and_ends_while_nobody_reads_its_output() -> None:
+    """A pager that stands still, a terminal after Ctrl-S."""
+    puppet = start_puppet()
+    python = subprocess.Popen([need("/usr/bin/python3"), "-c", PYTHON_PUPPET], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, text=True)
+    assert python.stdout.readline() == "ready\n"
+    engines = [(puppet.pid, "+exe:work_push delay=10s", ["--engine=bpf"]),
+               (python.pid, "__main__:turn delay=10s", [])]
+    if platform.machine() == "x86_64":
+        engines.append((puppet.pid, "+exe:work_push delay=10s", ["--engine=inprocess"]))
+    for pid, targets, options in engines:
+        output, input = os.pipe()
+        fcntl.fcntl(input, fcntl.F_SETPIPE_SZ, 4096)
+        loader = subprocess.Popen([SPEEDBUMP, "attach", "--json", "--stats=10ms", *options,
+                                   "--pid", str(pid), targets_file(targets)],
+                                  stdout=input, stderr=subprocess.DEVNULL)
+        room = select.poll()
+        room.register(input, select.POLLOUT)
+        wait_for(lambda: not room.poll(0) or loader.poll() is not None, 60, "a pipe that is full")
+        os.close(input)
+        used = cpu_ns(pid)
+        if pid == puppet.pid:
+            puppet.send("call work_push 1")
+        else:
+            print("go", file=python.stdin, flush=True)
+        wait_for(lambda: cpu_ns(pid) > used + 5 * MS, 30, "the spin")
+        time.sleep(0.1)  # samples are due
+        live = json.loads(Run("status", str(loader.pid), "--json").out)
+        assert live["armed"] and live["targets"][0]["calls"] == 1, live
+        begun = time.monotonic()
+        loader.send_signal(signal.SIGINT)
+        answer = puppet.hear() if pid == puppet.pid else python.stdout.readline()
+        spent = time.monotonic() - begun
+        print(f"  {targets} {' '.join(options)}: {spent:.4f} s")
+        assert answer and spent < 5, (targets, options, answer, spent)
+        with os.fdopen(output) as reader:
+            last = json.loads(reader.read().splitlines()[-1])
+        assert last["type"] == "final" and last["reason"] == "interrupted", last
+        assert loader.wait(timeout=60) == 0
+    python.kill()
+    python.wait()
 
 
 def test_delays_of_threads_take_the_time_of_one() -> None:

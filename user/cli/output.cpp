@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -59,6 +60,11 @@ report::Style Output::style() const {
     }
     if (arguments_.verbose) style.max_rows = SIZE_MAX;
     return style;
+}
+
+bool Output::takes_more() const {
+    pollfd here = {.fd = fd(), .events = POLLOUT, .revents = 0};
+    return ::poll(&here, 1, 0) != 0;
 }
 
 void Output::write(std::string_view text) {

@@ -24,6 +24,8 @@ class Output {
     // Colours and the terminal's size now.
     report::Style style() const;
 
+    // False where a write would wait now for whoever reads: a pager, a terminal that was stopped.
+    bool takes_more() const;
     // Appends text; after a failure everything else is dropped and finish() tells.
     void write(std::string_view text);
     // A JSON document on a line of its own.

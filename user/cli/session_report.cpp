@@ -47,7 +47,7 @@ void SessionReport::matched(const session::Snapshot& snapshot, const targets::Ta
 }
 
 bool SessionReport::wants_samples() const {
-    return arguments_.output.json || output_->animated();
+    return (arguments_.output.json || output_->animated()) && output_->takes_more();
 }
 
 void SessionReport::sample(const session::Snapshot& before, const session::Snapshot& now,

@@ -155,6 +155,10 @@ class DelayEngine {
     virtual Result<void> configure(uint32_t target, const TargetSettings& settings,
                                    uint64_t armed_at_ns, const ProbeSets& sets) = 0;
     virtual void arm(bool armed) = 0;
+    // A word that is 0 while disarmed: a signal handler, which may call next to nothing, ends all
+    // delays by a 0 there. Lives as long as the engine, a HookEngine's until close(); nullptr:
+    // none.
+    virtual uint32_t* armed_word() { return nullptr; }
 
     // Readable when handle_events() has something to do; -1: it never is.
     virtual int fd() const { return -1; }

@@ -2,6 +2,7 @@
 #include "lifecycle/signals.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <array>
@@ -16,6 +17,8 @@ namespace {
 std::atomic<int> stop_signal_seen{0};
 std::atomic<int> pipe_end{-1};
 std::atomic<pid_t> forward_to{0};
+std::array<std::atomic<uint32_t*>, 4> to_zero;
+std::atomic<int> zeroing{0}; // handlers that may hold one of these
 static_assert(std::atomic<int>::is_always_lock_free);
 
 constexpr std::array<int, 3> kStop = {SIGINT, SIGTERM, SIGHUP};
@@ -33,6 +36,10 @@ void handle(int signal, siginfo_t* info, void*) {
     if (asks_to_stop(signal)) {
         if (stop_signal_seen != 0) ::_exit(128 + signal);
         stop_signal_seen = signal;
+        ++zeroing;
+        for (const auto& word : to_zero)
+            if (uint32_t* const at = word) __atomic_store_n(at, 0u, __ATOMIC_RELEASE);
+        --zeroing;
     }
     const char byte = 0;
     // a full pipe is readable already
@@ -95,6 +102,13 @@ void Signals::drain() {
 
 int Signals::stop_signal() const {
     return stop_signal_seen;
+}
+
+void Signals::zero_on_stop(std::span<uint32_t* const> words) {
+    for (size_t i = 0; i < to_zero.size(); ++i) to_zero[i] = i < words.size() ? words[i] : nullptr;
+    while (zeroing != 0) ::sched_yield(); // the memory of those before may go now
+    if (stop_signal_seen == 0) return;
+    for (uint32_t* const word : words) __atomic_store_n(word, 0u, __ATOMIC_RELEASE);
 }
 
 void Signals::stop_forwarding() {

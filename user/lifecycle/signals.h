@@ -4,6 +4,9 @@
 #include <signal.h>
 #include <sys/types.h>
 
+#include <cstdint>
+#include <span>
+
 #include "util/fd.h"
 #include "util/result.h"
 
@@ -28,6 +31,9 @@ class Signals {
     void drain();
     // The signal that asked to stop, or 0.
     int stop_signal() const;
+    // Has the signal that asks to stop write a 0 to these words, whatever the program is doing
+    // then: waiting for the kernel, or for who reads its output. None: as before.
+    void zero_on_stop(std::span<uint32_t* const> words);
     // From now on nothing is forwarded: the child is gone and its PID may be another's.
     void stop_forwarding();
 

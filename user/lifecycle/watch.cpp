@@ -93,12 +93,27 @@ Result<Fd> make_wake(const Signals& signals, const control::ControlServer& contr
     return wake;
 }
 
+// While it lives, a signal that asks to stop ends the delays itself.
+class EndedBySignals {
+  public:
+    EndedBySignals(Signals& signals, const std::vector<uint32_t*>& words) : signals_(signals) {
+        signals_.zero_on_stop(words);
+    }
+    EndedBySignals(const EndedBySignals&) = delete;
+    EndedBySignals& operator=(const EndedBySignals&) = delete;
+    ~EndedBySignals() { signals_.zero_on_stop({}); }
+
+  private:
+    Signals& signals_;
+};
+
 // The loop between arming and the end. Gives why it ended.
 Result<std::string> watch_armed(session::Session& session, const WatchRequest& request,
                                 WatchReporter& reporter, Signals& signals, const WatchHooks& hooks,
                                 control::ControlServer& control, Progress& progress) {
     const auto wake = make_wake(signals, control);
     if (!wake) return wake.error();
+    const EndedBySignals ended_by_signals(signals, session.armed_words());
     const std::optional<nanoseconds> length = session_length(request.session.defaults);
     session::Snapshot before = session.snapshot();
     Clock::time_point next_sample = Clock::now() + request.stats_interval;
@@ -118,9 +133,10 @@ Result<std::string> watch_armed(session::Session& session, const WatchRequest& r
             if (!progress.delays_ended) session.pause();
             progress.delays_ended = true;
         }
-        if (now >= next_sample && (may_warn_of_no_hits || reporter.wants_samples())) {
+        const bool shows = now >= next_sample && reporter.wants_samples();
+        if (shows || (now >= next_sample && may_warn_of_no_hits)) {
             session::Snapshot latest = session.snapshot();
-            reporter.sample(before, latest, session.file());
+            if (shows) reporter.sample(before, latest, session.file());
             if (may_warn_of_no_hits && progress.armed_at &&
                 now >= *progress.armed_at + kNoHitAfter) {
                 may_warn_of_no_hits = false;
@@ -128,7 +144,7 @@ Result<std::string> watch_armed(session::Session& session, const WatchRequest& r
                     reporter.warn(text);
                 }
             }
-            before = std::move(latest);
+            if (shows) before = std::move(latest);
         }
         while (next_sample <= now) next_sample += request.stats_interval;
         Clock::time_point until = std::min<Clock::time_point>(next_sample, now + kLongestWait);

@@ -31,6 +31,7 @@ class WatchReporter {
     virtual void warn(const std::string& text) = 0;
     // What is attached, before it is armed.
     virtual void matched(const session::Snapshot& snapshot, const targets::TargetsFile& file) = 0;
+    // Whether it takes samples, and would take one now without waiting for whoever reads them.
     virtual bool wants_samples() const = 0;
     virtual void sample(const session::Snapshot& before, const session::Snapshot& now,
                         const targets::TargetsFile& file) = 0;

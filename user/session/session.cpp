@@ -162,16 +162,19 @@ Result<void> Session::run_for(milliseconds timeout, int wake_fd) {
     if (auto added = impl_->watch(wake_fd); !added && added.error().error_number != EEXIST)
         return added;
     for (;;) {
-        const auto left = std::max<Clock::duration>(deadline - Clock::now(), Clock::duration(0));
-        const auto sleep = std::min(left, impl_->longest_sleep());
-        epoll_event ready[8];
-        const int count =
-            epoll_wait(impl_->epoll.get(), ready, 8,
-                       static_cast<int>(std::chrono::ceil<milliseconds>(sleep).count()));
-        if (count < 0 && errno != EINTR) return errno_error("epoll_wait", errno);
+        // Before the wait: what wakes it is not to wait for a turn, which may take its time.
         impl_->take_turn();
         if (impl_->engines.tree->member_count() == 0 && !impl_->options.cgroup)
             return make_error(ErrorKind::kNotFound, "no process of the tree is left");
+        const auto left = std::max<Clock::duration>(deadline - Clock::now(), Clock::duration(0));
+        const auto sleep = std::min(left, impl_->longest_sleep());
+        epoll_event ready[8];
+        int count = -1;
+        do {
+            count = epoll_wait(impl_->epoll.get(), ready, 8,
+                               static_cast<int>(std::chrono::ceil<milliseconds>(sleep).count()));
+        } while (count < 0 && errno == EINTR);
+        if (count < 0) return errno_error("epoll_wait", errno);
         for (int i = 0; i < count; ++i)
             if (ready[i].data.fd == wake_fd) return {};
         if (Clock::now() >= deadline) return {};
@@ -199,6 +202,15 @@ void Session::pause() {
 }
 void Session::resume() {
     arm();
+}
+
+std::vector<uint32_t*> Session::armed_words() {
+    std::vector<uint32_t*> words;
+    for (engine::DelayEngine* engine :
+         {static_cast<engine::DelayEngine*>(impl_->engines.probes.get()),
+          static_cast<engine::DelayEngine*>(impl_->engines.hooks.get())})
+        if (uint32_t* const word = engine ? engine->armed_word() : nullptr) words.push_back(word);
+    return words;
 }
 
 Result<std::string> Session::python_path_entry() {

@@ -42,6 +42,9 @@ class Session {
     void arm();
     void pause();
     void resume();
+    // By which a signal handler ends the delays (engine::DelayEngine::armed_word()); those of the
+    // kernel module have none.
+    std::vector<uint32_t*> armed_words();
 
     // For the front of PYTHONPATH in the environment of the program of `run`: with it Python is
     // slowed from its first line. "" without Python targets.

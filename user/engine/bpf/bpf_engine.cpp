@@ -48,8 +48,6 @@ Error bpf_error(const std::string& what, int negative_errno) {
 
 } // namespace
 
-// --- BpfEngine
-
 struct BpfEngine::Impl {
     Features features;
     BpfRing ring;
@@ -111,9 +109,8 @@ Result<std::unique_ptr<BpfEngine>> BpfEngine::load(const Features& features, uin
         return bpf_error("load the BPF programs", error);
     }
 
-    sb_control& control = impl->control();
-    control.follow_children = 1;
-    control.only_own = getuid() != 0 ? 1 : 0;
+    impl->control().follow_children = 1;
+    impl->control().only_own = getuid() != 0 ? 1 : 0;
     auto targets =
         MapMemory::of(skeleton->maps.targets, PROT_READ | PROT_WRITE, "map the table of targets");
     if (!targets) return std::move(targets).error();
@@ -259,6 +256,9 @@ Result<void> BpfEngine::configure(uint32_t target, const TargetSettings& setting
 
 void BpfEngine::arm(bool armed) {
     __atomic_store_n(&impl_->control().armed, armed ? 1u : 0u, __ATOMIC_RELEASE);
+}
+uint32_t* BpfEngine::armed_word() {
+    return &impl_->control().armed;
 }
 
 Schedule* BpfEngine::schedule() {

@@ -55,6 +55,7 @@ class BpfEngine final : public tree::ProcessTree, public ProbeEngine {
     Result<void> configure(uint32_t target, const TargetSettings& settings, uint64_t armed_at_ns,
                            const ProbeSets& sets) override;
     void arm(bool armed) override;
+    uint32_t* armed_word() override;
     Schedule* schedule() override;
     int schedule_map() const override;
 

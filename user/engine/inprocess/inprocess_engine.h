@@ -36,6 +36,7 @@ class InprocessEngine final : public InprocessProbes {
     Result<void> configure(uint32_t target, const TargetSettings& settings, uint64_t armed_at_ns,
                            const ProbeSets& sets) override;
     void arm(bool armed) override { table_->arm(armed); }
+    uint32_t* armed_word() override { return table_->armed_word(); }
     void handle_events() override;
     Clock::duration until_next() const override;
     Schedule* schedule() override { return table_->schedule(); }

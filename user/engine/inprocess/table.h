@@ -66,6 +66,7 @@ class Table {
     HookTarget* targets() { return reinterpret_cast<HookTarget*>(&settings() + 1); }
 
     void arm(bool armed);
+    uint32_t* armed_word() { return &settings().armed; }
     // kUnsupported: its `thread` is one too many.
     Result<void> configure(uint32_t target, const TargetSettings& settings, uint64_t armed_at_ns);
     // Has hooks go by the monotonic clock as it is now: it is made faster and slower (NTP).

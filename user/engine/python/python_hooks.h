@@ -33,6 +33,7 @@ class PythonHooks final : public HookEngine {
     Result<void> configure(uint32_t target, const TargetSettings& settings, uint64_t armed_at_ns,
                            const ProbeSets& sets) override;
     void arm(bool armed) override;
+    uint32_t* armed_word() override { return side_ ? side_->armed_word() : nullptr; }
     int fd() const override;
     void handle_events() override;
     Clock::duration until_next() const override;

@@ -64,6 +64,7 @@ class PythonSide {
 
     void configure(size_t line, const TargetSettings& settings, uint64_t window_origin_ns);
     void arm(bool armed) { table_->arm(armed); }
+    uint32_t* armed_word() { return table_->armed_word(); }
     // nullptr without columns.
     Schedule* schedule() { return table_->schedule(); }
     // By line and process.

@@ -33,6 +33,7 @@ class PythonTable {
     int counters_fd() const { return counters_fd_.get(); }
 
     void arm(bool armed);
+    uint32_t* armed_word() { return &settings().armed; }
     // As BpfEngine::configure, by line index.
     void configure(uint32_t line, const TargetSettings& settings, uint64_t window_origin_ns);
 

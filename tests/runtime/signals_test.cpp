@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+#include "lifecycle/signals.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <array>
+
+namespace speedbump::lifecycle {
+namespace {
+
+TEST(Signals, TheOneThatAsksToStopZeroesWords) {
+    auto signals = Signals::install();
+    ASSERT_TRUE(signals);
+    std::array<uint32_t, 3> words = {1, 1, 1};
+    const std::array<uint32_t*, 2> two = {&words[0], &words[2]};
+    signals->zero_on_stop(two);
+    EXPECT_EQ(words, (std::array<uint32_t, 3>{1, 1, 1}));
+    ::raise(SIGTERM);
+    EXPECT_EQ(words, (std::array<uint32_t, 3>{0, 1, 0}));
+    EXPECT_EQ(signals->stop_signal(), SIGTERM);
+
+    // One that has come already.
+    uint32_t late = 1;
+    uint32_t* const one = &late;
+    signals->zero_on_stop({&one, 1});
+    EXPECT_EQ(late, 0u);
+}
+
+TEST(Signals, WordsAreLetGoOf) {
+    auto signals = Signals::install();
+    ASSERT_TRUE(signals);
+    uint32_t word = 1;
+    uint32_t* const one = &word;
+    signals->zero_on_stop({&one, 1});
+    signals->zero_on_stop({});
+    ::raise(SIGINT);
+    EXPECT_EQ(word, 1u);
+    EXPECT_EQ(signals->stop_signal(), SIGINT);
+}
+
+} // namespace
+} // namespace speedbump::lifecycle
