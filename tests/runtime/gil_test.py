@@ -71,6 +71,29 @@ def test_a_gil_that_is_given_up_for_moments_only_is_had() -> None:
     assert given_up < 2 * plain, took
 
 
+SLEEPER = """
+import select, sys, time
+def turn(): pass
+print("ready", flush=True)
+while not select.select([0], [], [], 0)[0]:
+    turn()
+    time.sleep(float(sys.argv[1]))
+"""
+
+
+def test_what_sleeps_for_moments_on_the_cpu_of_the_loader_is_stopped() -> None:
+    """The thread that stops it goes before all others there: while it looks nobody runs, and what it looks
+    for, a sleep that can be interrupted, is over."""
+    cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cpus)})
+    try:
+        for sleep_us in (20, 100, 300, 2000):
+            took = attaches(find()[-1], SLEEPER, str(sleep_us / 1e6), 10)
+            print(f"  10 attaches to what sleeps for {sleep_us} us: {took:.2f} s")
+    finally:
+        os.sched_setaffinity(0, cpus)
+
+
 # Threads that each compute for a while, give the GIL up in one way, and so on; in the end it says whether
 # the switch interval is what it was, and each of its children has said so.
 DRAWN_PROGRAM = """

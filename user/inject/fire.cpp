@@ -32,10 +32,9 @@ constexpr std::chrono::milliseconds kBackTimeout{5};
 // process: one that has to wait for a CPU may take its time.
 constexpr std::chrono::milliseconds kFirstStop{250};
 constexpr std::chrono::milliseconds kFirstLook = 8 * kFirstStop; // all threads together
-
-void sleep_for(nanoseconds duration) {
-    std::this_thread::sleep_for(duration);
-}
+// For which this thread, that goes before all others of its CPU, lets them run before it looks at
+// one.
+constexpr std::chrono::microseconds kLetRun{100};
 
 // Whether a thread with this signal mask may be in the stub, where all signals are blocked.
 bool may_be_in_stub(uint64_t mask) {
@@ -177,9 +176,11 @@ Result<FireReport> Fire::fire(Clock::time_point deadline) {
                 failure = plan.give_up();
                 return;
             }
-            sleep_for(pause);
+            sleep_about(pause);
             pause = std::min<nanoseconds>(pause + pause / 2, std::chrono::milliseconds(2));
             plan.space = AddressSpace(plan.pid);
+            // A thread that woke on this CPU meanwhile had to wait, in the midst of its call.
+            sleep_about(kLetRun);
         }
     });
     if (failure) return std::move(*failure);
@@ -251,7 +252,7 @@ void Fire::heed_late_signal(bool restarts) {
     };
     for (Clock::time_point end = Clock::now() + kBackTimeout; !waits_again();) {
         if (Clock::now() > end) return; // it has gone on
-        sleep_for(std::chrono::microseconds(50));
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
     if (!plan.had_late_signal()) return;
     on_tracer_thread([&] {

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <csignal>
 #include <optional>
+#include <random>
 #include <string>
 #include <thread>
 
@@ -24,6 +25,10 @@ namespace speedbump::inject {
 using std::chrono::nanoseconds;
 
 namespace {
+
+// Between two looks whether a thread stands.
+constexpr std::chrono::microseconds kFirstPause{10};
+constexpr std::chrono::microseconds kLongestPause{100};
 
 // The kernel refuses a thread that has ended, but is still listed, with EPERM (ptrace_attach()).
 bool has_ended(pid_t pid, pid_t tid) {
@@ -47,7 +52,11 @@ Hold hold_thread(pid_t pid, pid_t tid, Clock::time_point deadline, Clock::time_p
         release_thread(tid);
         return Hold::kGone;
     }
-    for (nanoseconds pause{5000};;) {
+    for (nanoseconds pause = kFirstPause;;) {
+        // Before anything else: it may be on the CPU of this thread, which goes before it, and what
+        // it sleeps in may end by itself meanwhile.
+        std::this_thread::sleep_for(pause);
+        pause = std::min<nanoseconds>(pause + pause / 2, kLongestPause);
         Clock::time_point asked = Clock::now();
         // Stops only: the end of a child of ours is for whoever started it.
         siginfo_t info{};
@@ -55,13 +64,11 @@ Hold hold_thread(pid_t pid, pid_t tid, Clock::time_point deadline, Clock::time_p
             errno != EINTR)
             return Hold::kGone;
         if (info.si_pid == 0) {
-            std::optional<ThreadStatus> thread = read_status(pid, tid);
-            if (!thread || thread->state == 'Z' || thread->state == 'X') return Hold::kGone;
-            // Uninterruptible, or waiting for a CPU. Seizing it anew would change nothing.
             since = asked; // it is not held yet
+            if (pause < kLongestPause) continue;
+            if (has_ended(pid, tid)) return Hold::kGone;
+            // Uninterruptible, or waiting for a CPU. Seizing it anew would change nothing.
             if (asked > deadline) return Hold::kStuck;
-            std::this_thread::sleep_for(pause);
-            pause = std::min<nanoseconds>(pause + pause / 2, std::chrono::microseconds(100));
             continue;
         }
         const int signal = info.si_status & 0xff; // the event is above it
@@ -74,6 +81,13 @@ Hold hold_thread(pid_t pid, pid_t tid, Clock::time_point deadline, Clock::time_p
         if (seen) seen->signalled = true;
         if (ptrace(PTRACE_CONT, tid, nullptr, static_cast<long>(signal)) != 0) return Hold::kGone;
     }
+}
+
+void sleep_about(nanoseconds duration) {
+    static thread_local std::minstd_rand random{std::random_device{}()};
+    const int64_t length = duration.count();
+    std::this_thread::sleep_for(
+        nanoseconds(length / 2 + std::uniform_int_distribution<int64_t>(0, length)(random)));
 }
 
 void on_tracer_thread(const std::function<void()>& work) {

@@ -25,6 +25,10 @@ Hold hold_thread(pid_t pid, pid_t tid, std::chrono::steady_clock::time_point dea
                  std::chrono::steady_clock::time_point& since, Seen* seen = nullptr);
 void release_thread(pid_t tid);
 
+// Sleeps for half to one and a half times as long, at random: a thread that sleeps and wakes by the
+// clock, too, would be met at the same point of its round time and again.
+void sleep_about(std::chrono::nanoseconds duration);
+
 // Runs `work` on a thread of its own with real-time priority where that is allowed: a stop is as
 // long as we take to end it. No other thread's wait() sees what it traces.
 void on_tracer_thread(const std::function<void()>& work);

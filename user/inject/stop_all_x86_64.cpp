@@ -390,7 +390,7 @@ Result<void> change_code(pid_t pid, const Witness& witness, std::span<CodeChange
             return make_error(ErrorKind::kTimeout,
                               fmt::format("process {}: its threads could not all be stopped: {}",
                                           pid, attempt.doubt()));
-        std::this_thread::sleep_for(kBetweenAttempts);
+        sleep_about(kBetweenAttempts);
     }
 }
 
