@@ -135,12 +135,13 @@ def test_native_stacks_are_whole() -> None:
 
 
 def expect_serial(done: Experiment, *names: str) -> None:
-    """An emulated machine's noise is large: what is judged is that no interval is beside the truth."""
+    """An emulated machine's noise is large: what is judged is that no interval is beside the truth. Where
+    the loader has the only processor for a quarter of the time a delay costs that much more, too."""
     assert done.status == 0, done
     for name in names:
-        found = done.target(name)
-        assert found["criticality"]["low"] <= 1.15 and found["criticality"]["high"] >= 0.85, done
-        assert found["verdict"] != "hidden", done
+        k = done.target(name)["criticality"]
+        assert k["low"] <= 1.15 * done.crowding and k["high"] >= 0.85, (done.crowding, done)
+        assert done.target(name)["verdict"] != "hidden", done
 
 
 def test_slices_are_switched_by_the_clock() -> None:
