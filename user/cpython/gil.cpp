@@ -57,7 +57,9 @@ std::optional<GilPlace> main_gil(const process::Source& source, const Interprete
         constexpr uint64_t kLongestUs = 100'000'000;
         if (!locked || !holder || !interval || *interval < 1 || *interval > kLongestUs)
             return std::nullopt;
-        if (*locked == 1 && has_thread(source, *layout, *main, *holder)) return place;
+        // While nobody has it, who had it last is still told of.
+        if ((*locked == 0 || *locked == 1) && has_thread(source, *layout, *main, *holder))
+            return place;
     }
     return std::nullopt;
 }

@@ -21,9 +21,9 @@ struct GilPlace {
     uint64_t locked;   // int: 1 while a thread has it
 };
 
-// That of the main interpreter, which lives as long as the process, while a thread of that has it.
-// Nothing where none does, there is no GIL, or it is not known where it lies: who writes to
-// `interval` must be sure.
+// That of the main interpreter, which lives as long as the process, where a thread of that has it
+// or had it last. Nothing where none did, there is no GIL, or it is not known where it lies: who
+// writes to `interval` must be sure.
 std::optional<GilPlace> main_gil(const process::Source& source, const Interpreter& interpreter);
 
 } // namespace speedbump::cpython
