@@ -67,10 +67,10 @@ find_busybox() {
     return 1
 }
 
-# The newest package linux-image-VERSION.* of the plain flavour.
+# The newest package linux-image-VERSION.* of the plain flavour; nothing where there is none.
 image_package() {
     apt-cache search --names-only "^linux-image-${1//./\\.}[.][0-9].*-$flavour\$" 2>/dev/null |
-        awk '{print $1}' | grep -Ev -- '-(cloud|rt)-|unsigned' | sort -V | tail -1
+        awk '{print $1}' | grep -Ev -- '-(cloud|rt)-|unsigned' | sort -V | tail -1 || true
 }
 
 # fetch VERSION: prints the folder with vmlinuz, modules/ and what builds modules for that kernel.
@@ -126,12 +126,8 @@ fetch_sid() {
     local work=$1 mirror release deb
     command -v debootstrap >/dev/null || fail "sid needs debootstrap"
     [ "$(id -u)" = 0 ] || fail "sid needs root, to make a root of it"
-    # the mirror and the settings that this host's own apt uses for Debian
-    # shellcheck disable=SC2016 # apt's own
-    mirror=$(apt-get indextargets --format '$(REPO_URI)' 2>/dev/null |
-        awk '/\/debian\/?$/ && !found { print; found = 1 }')
-    http_proxy=${http_proxy:-$(apt-config dump --format '%v' Acquire::http::Proxy)}
-    export http_proxy
+    # shellcheck source=scripts/debian-mirror.sh
+    . "$(dirname "${BASH_SOURCE[0]}")/debian-mirror.sh"
     echo "vm.sh: making a root of sid" >&2
     debootstrap --variant=minbase --include="linux-headers-$flavour,make" sid "$work/root" \
         ${mirror:+"$mirror"} >"$cache/sid.log" 2>&1 9>&- || # else debootstrap's own

@@ -12,8 +12,8 @@ if ! reason=$("$root/scripts/vm.sh" --check); then
     echo "SKIP: $reason"
     exit 77
 fi
-if ! "$root/scripts/vm.sh" "$kernel" --fetch >/dev/null; then
-    echo "SKIP: kernel $kernel can't be fetched"
+if ! said=$("$root/scripts/vm.sh" "$kernel" --fetch 2>&1 >/dev/null); then
+    echo "SKIP: kernel $kernel can't be fetched: $(tail -n 1 <<<"$said")"
     exit 77
 fi
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import pathlib
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -72,9 +71,7 @@ def test_first_slowed_call_of_redis(base: pathlib.Path) -> None:
                         "/targets.txt", stdout=subprocess.PIPE, text=True)
     slowed = roots.first_slowed(attach.stdout)
     waited = roots.waited(os.getpid()) - waited
-    attach.send_signal(signal.SIGINT)
-    attach.communicate(timeout=60)
-    assert attach.returncode == 0, attach.returncode
+    roots.interrupt(attach)
     print(f"from copying the archive to the first slowed call of redis: {slowed - begin:.2f} s")
     # Judged without the time for which redis, the loader and this wanted a CPU and had none, which is
     # next to nothing where the machine has no other work.

@@ -161,12 +161,17 @@ def expect_slowed(root: Root, speedbump: str, pid: int, target: str) -> None:
     attach = root.start(speedbump, "attach", "--json", "--stats=50ms", "--pid", str(pid),
                         "/targets.txt", stdout=subprocess.PIPE, text=True)
     first_slowed(attach.stdout)
-    attach.send_signal(signal.SIGINT)
-    output, _ = attach.communicate(timeout=120)
-    assert attach.returncode == 0, (target, attach.returncode)
-    final = json.loads(output.splitlines()[-1])
+    final = json.loads(interrupt(attach).splitlines()[-1])
     assert final["type"] == "final" and final["all"]["delays"] > 0, final
     assert final["all"]["measured_ns"] >= 0.9 * final["all"]["requested_ns"] > 0, final["all"]
+
+
+def interrupt(attach: subprocess.Popen) -> str:
+    """Ends it as Ctrl-C does: what it still writes."""
+    attach.send_signal(signal.SIGINT)
+    output, _ = attach.communicate(timeout=120)
+    assert attach.returncode == 0, (attach.args, attach.returncode)
+    return output
 
 
 def children_cpu() -> float:

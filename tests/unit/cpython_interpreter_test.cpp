@@ -13,6 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "cpython/gil.h"
+#include "process/source.h"
+
 namespace speedbump::cpython {
 namespace {
 
@@ -91,6 +94,29 @@ TEST_P(Supported, IsFoundWithItsVersion) {
         EXPECT_EQ(interpreter.in_executable,
                   interpreter.path.find("libpython") == std::string::npos);
         EXPECT_EQ(interpreter.tag(), GetParam());
+    }
+}
+
+// The one that sleeps has let the GIL go: where it lies is known all the same.
+TEST_P(Supported, TheGilIsFoundWhileNobodyHasIt) {
+    std::vector<std::string> paths = pythons(GetParam());
+    if (paths.empty()) GTEST_SKIP() << "no Python " << GetParam() << " here";
+    for (const std::string& path : paths) {
+        Python python(path);
+        auto found = find_interpreters(python.pid());
+        ASSERT_TRUE(found && found->size() == 1) << path;
+        const process::ProcessSource source(python.pid());
+        const auto place = main_gil(source, found->front());
+        ASSERT_TRUE(place) << path;
+        // It may be on its way into the sleep yet.
+        for (int look = 0; look < 3000 && source.value<int32_t>(place->locked) != 0; ++look)
+            usleep(10'000);
+        EXPECT_EQ(source.value<int32_t>(place->locked), 0) << path;
+        const auto again = main_gil(source, found->front());
+        ASSERT_TRUE(again) << path;
+        EXPECT_EQ(again->interval, place->interval) << path;
+        EXPECT_EQ(source.value<uint64_t>(again->interval), 5000u)
+            << path; // sys.getswitchinterval()
     }
 }
 

@@ -139,9 +139,10 @@ def expect_serial(done: Experiment, *names: str) -> None:
     the loader has the only processor for a quarter of the time a delay costs that much more, too."""
     assert done.status == 0, done
     for name in names:
-        k = done.target(name)["criticality"]
+        found = done.target(name)
+        k = found["criticality"]
         assert k["low"] <= 1.15 * done.crowding and k["high"] >= 0.85, (done.crowding, done)
-        assert done.target(name)["verdict"] != "hidden", done
+        assert found["verdict"] != "hidden", done
 
 
 def test_slices_are_switched_by_the_clock() -> None:

@@ -133,8 +133,8 @@ Result<std::string> watch_armed(session::Session& session, const WatchRequest& r
             if (!progress.delays_ended) session.pause();
             progress.delays_ended = true;
         }
-        const bool shows = now >= next_sample && reporter.wants_samples();
-        if (shows || (now >= next_sample && may_warn_of_no_hits)) {
+        const bool is_due = now >= next_sample, shows = is_due && reporter.wants_samples();
+        if (shows || (is_due && may_warn_of_no_hits)) {
             session::Snapshot latest = session.snapshot();
             if (shows) reporter.sample(before, latest, session.file());
             if (may_warn_of_no_hits && progress.armed_at &&

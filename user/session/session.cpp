@@ -170,7 +170,7 @@ Result<void> Session::run_for(milliseconds timeout, int wake_fd) {
         const auto sleep = std::min(left, impl_->longest_sleep());
         epoll_event ready[8];
         int count = -1;
-        do {
+        do { // a signal that matters makes `wake_fd` readable
             count = epoll_wait(impl_->epoll.get(), ready, 8,
                                static_cast<int>(std::chrono::ceil<milliseconds>(sleep).count()));
         } while (count < 0 && errno == EINTR);
