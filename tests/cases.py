@@ -3,7 +3,8 @@
 
     cases.py FILE
 
-A function that is marked @campaign, which runs for minutes, is followed by " campaign".
+Behind a name are its marks: "campaign" of what runs for minutes, "alone" of that beside which no other
+test runs.
 """
 
 import ast
@@ -11,22 +12,25 @@ import pathlib
 import sys
 from collections.abc import Iterator
 
-
-def _is_campaign(test: ast.FunctionDef) -> bool:
-    return any(isinstance(mark, ast.Name) and mark.id == "campaign" for mark in test.decorator_list)
+MARKS = ("campaign", "alone")
 
 
-def cases(path: str | pathlib.Path) -> Iterator[tuple[str, bool]]:
-    """The name of each test function of a file, and whether it is a campaign."""
+def _marks(test: ast.FunctionDef) -> list[str]:
+    marked = [mark.id for mark in test.decorator_list if isinstance(mark, ast.Name)]
+    return [mark for mark in MARKS if mark in marked]
+
+
+def cases(path: str | pathlib.Path) -> Iterator[tuple[str, list[str]]]:
+    """The name of each test function of a file, and its marks."""
     for item in ast.parse(pathlib.Path(path).read_text()).body:
         inside, prefix = [item], ""
         if isinstance(item, ast.ClassDef):
             inside, prefix = item.body, item.name + "."
         for test in inside:
             if isinstance(test, ast.FunctionDef) and test.name.startswith("test_"):
-                yield prefix + test.name, _is_campaign(test)
+                yield prefix + test.name, _marks(test)
 
 
 if __name__ == "__main__":
-    for name, is_campaign in cases(sys.argv[1]):
-        print(name + (" campaign" if is_campaign else ""))
+    for name, marks in cases(sys.argv[1]):
+        print(" ".join((name, *marks)))

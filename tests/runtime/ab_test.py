@@ -13,7 +13,8 @@ import xml.etree.ElementTree
 
 from experiment_test import PROGRESS, start
 from harness import (
-    SPEEDBUMP, Run, changed_bytes, cpu_ns, expect_restored, leave_none, main, scratch, wait_for,
+    SPEEDBUMP, Run, alone, changed_bytes, cpu_ns, expect_restored, leave_none, main, scratch,
+    wait_for,
 )
 
 # As long as this host's noise makes necessary.
@@ -48,6 +49,7 @@ class Compared(Run):
         return found[0]["change"]
 
 
+@alone
 def test_a_slower_build_is_worse() -> None:
     services = pair(40000, 50000)
     junit_path = scratch() / "junit.xml"
@@ -70,16 +72,19 @@ def test_a_slower_build_is_worse() -> None:
         expect_restored(service.pid)
 
 
+@alone
 def test_the_same_build_is_not_worse() -> None:
     done = Compared(pair(40000, 40000), *UNTIL_KNOWN, "--fail-if-worse=20%")
     assert done.status == 0 and "not worse: b does not take 20%" in done.out, done
 
 
+@alone
 def test_a_faster_build_is_not_worse() -> None:
     done = Compared(pair(50000, 40000), *UNTIL_KNOWN, "--fail-if-worse=5%")
     assert done.status == 0 and done.change("time per unit")["high"] < 0, done
 
 
+@alone
 def test_percentiles_of_both() -> None:
     services = start("serial", "a=100", "b=100"), start("serial", "a=900", "b=100")
     done = Compared(services, "--time=5s", progress="latency:exe:work_a")

@@ -6,7 +6,9 @@ import contextlib
 import pathlib
 import subprocess
 
-from harness import LIBRARY, Run, Skip, campaign, children, expect_restored, main, need, targets_file
+from harness import (
+    LIBRARY, Run, Skip, alone, campaign, children, expect_restored, main, need, targets_file,
+)
 from known_experiments import Experiment, expect_k, start_service
 from pythons import find
 
@@ -60,6 +62,7 @@ def expect_cart(done: Experiment) -> None:
     assert first["function_count"] > 1000, first
 
 
+@alone
 def test_one_function_of_thousands_is_found() -> None:
     service = start(need("/usr/bin/python3"), 5000)
     done = Experiment(service.pid, "*:*\n", "--bisect", *LIMITS, progress=PROGRESS, timeout=380)
@@ -94,6 +97,7 @@ def test_what_is_hidden_is_not_taken_apart() -> None:
         assert "matters" not in {one["verdict"] for one in rung["results"]["progress"][0]["targets"]}
 
 
+@alone
 def test_a_whole_runtime_is_one_target() -> None:
     service = start(need("/usr/bin/python3"), 1000, LIBRARY)
     done = Experiment(service.pid, "!audit*:*\n!__main__:*\n+libslowlib.so:lib_*\n+exe:main\n",

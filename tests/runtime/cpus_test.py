@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from harness import (
-    MS, Session, Skip, calls, expect_restored, expect_unslowed, leave_none, main,
+    MS, Session, Skip, alone, calls, expect_restored, expect_unslowed, leave_none, main,
     start_puppet,
 )
 
@@ -71,6 +71,7 @@ def expect_each_delayed(puppet, session: Session) -> None:
     expect_restored(puppet.pid)
 
 
+@alone
 def test_quota() -> None:
     """Of a target, and of the loader."""
     group = group_with_a_tenth()
@@ -85,6 +86,7 @@ def test_quota() -> None:
     expect_unslowed(target, "work_push", MS)
 
 
+@alone
 def test_nested_cgroups() -> None:
     """Who is in a cgroup below belongs to it, at whatever depth and also when it comes there later."""
     v2 = mounted("cgroup2")
@@ -120,6 +122,7 @@ def without_the_second_cpu() -> Iterator[None]:
         SECOND_CPU.write_text("1")
 
 
+@alone
 def test_a_cpu_goes_and_comes() -> None:
     """While a session runs, and while one attaches: what was counted on a CPU that has gone stays."""
     target = start_puppet()

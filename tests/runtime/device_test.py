@@ -7,7 +7,7 @@ import pathlib
 import subprocess
 
 from harness import (
-    PROGRAMS, Run, Skip, _leftovers, expect_restored, main, need, scratch, targets_file,
+    PROGRAMS, Run, Skip, _leftovers, alone, expect_restored, main, need, scratch, targets_file,
 )
 
 DEVICE = ("device:libfakedevice.so:fdLaunchKernel(stream),fdEventRecord(event,stream):"
@@ -78,6 +78,7 @@ def expect(done: Experiment, verdict: str, words: str) -> None:
     assert json.loads(again.out)["results"]["devices"] == [device], again
 
 
+@alone
 def test_a_host_that_works_longer_than_its_device() -> None:
     steps = Steps("prepare=200", "finish=2000", "kernels=4", "kernel=100", "sync=stream")
     done = Experiment(steps, "native:exe:step_done", "+exe:finish\n", *SMALL)
@@ -89,6 +90,7 @@ def test_a_host_that_works_longer_than_its_device() -> None:
     expect_restored(steps.pid, str(PROGRAMS / "libfakedevice.so"))
 
 
+@alone
 def test_a_device_that_works_longer_than_its_host_which_has_slack() -> None:
     steps = Steps("finish=200", "kernels=4", "kernel=400", "sync=event")
     done = Experiment(steps, "native:exe:step_done", "+exe:finish\n", "--max-slowdown=300%",
@@ -103,6 +105,7 @@ def test_a_device_that_works_longer_than_its_host_which_has_slack() -> None:
     assert abs(found["slack_ns"]["value"] / waited - 1) < 0.2, (found, device)
 
 
+@alone
 def test_python_and_mixed_hosts() -> None:
     for arguments, verdict, words in (
         (("finish=3000", "kernels=2", "kernel=200", "sync=ctx"), "host-bound", "host-bound"),

@@ -13,14 +13,15 @@ import time
 
 from browser import Cells, browse
 from harness import (
-    LIBRARY, Run, Skip, _leftovers, campaign, children, expect_restored, main, need,
-    scratch, targets_file, wait_for,
+    LIBRARY, Run, Skip, _leftovers, alone, campaign, children, expect_restored, main, need, scratch,
+    targets_file, wait_for,
 )
 from known_experiments import (
     PROGRESS, UNTIL_KNOWN, Experiment, Measuring, expect_k, start, start_python,
 )
 
 
+@alone
 def test_serial_functions_have_criticality_1() -> None:
     service = start("serial")
     done = Experiment(service.pid, "+exe:work_a\n+exe:work_b\n", "--doses=50us,100us,200us",
@@ -37,6 +38,7 @@ def test_serial_functions_have_criticality_1() -> None:
     expect_restored(service.pid)
 
 
+@alone
 def test_slack_hides_until_it_is_used_up() -> None:
     service = start("slack")
     done = Experiment(service.pid, "+exe:work_short\n",
@@ -74,6 +76,7 @@ def test_what_nobody_waits_for_does_not_matter() -> None:
     assert done.target("+exe:work_off")["verdict"] != "matters", done
 
 
+@alone
 def test_delays_that_take_the_cpu_of_others_are_told() -> None:
     """Two processes that sleep more than they work, on one CPU instead of two."""
     service = start_python("pipeline")
@@ -101,6 +104,7 @@ def test_bottleneck_of_a_pipeline_moves() -> None:
         service.kill()
 
 
+@alone
 def test_a_failed_control_makes_the_result_invalid() -> None:
     service = start("apart")
     done = Experiment(service.pid, "+exe:work_on\n", "--positive=+exe:work_off",
@@ -110,6 +114,7 @@ def test_a_failed_control_makes_the_result_invalid() -> None:
     assert "INVALID: the positive control +exe:work_off" in done.out, done
 
 
+@alone
 def test_dose_above_the_guard_is_given_up() -> None:
     service = start("serial")
     done = Experiment(service.pid, "+exe:work_a\n", "--doses=40us,20ms", "--max-slowdown=100%",
@@ -121,6 +126,7 @@ def test_dose_above_the_guard_is_given_up() -> None:
     expect_restored(service.pid)
 
 
+@alone
 def test_dose_above_the_guard_ends_while_it_settles() -> None:
     service = start("serial")
     slow, ended = 0, threading.Event()  # units that ended while few did
@@ -226,6 +232,7 @@ def _command_of(path: pathlib.Path) -> bytes:
         return b""  # it has ended
 
 
+@alone
 def test_marks_latency_and_metrics_pages_are_progress() -> None:
     service = start("serial")
 
@@ -371,6 +378,7 @@ def test_bad_files_are_refused_before_anything_is_touched() -> None:
         assert report.status == 1 and "not an experiment" in report.err, report
 
 
+@alone
 def test_two_experiments_are_compared_and_merged() -> None:
     service = start("serial")
     one, two = (

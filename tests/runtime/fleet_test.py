@@ -10,14 +10,15 @@ import time
 
 from browser import Cells, browse
 from harness import (
-    SPEEDBUMP, Patience, Run, campaign, changed_bytes, cpu_ns, expect_restored, main, need, scratch,
-    targets_file, wait_for,
+    SPEEDBUMP, Patience, Run, alone, campaign, changed_bytes, cpu_ns, expect_restored, main, need,
+    scratch, targets_file, wait_for,
 )
 from fleets import AHEAD, Fleet, Started, agents, serving
 from known_experiments import PROGRESS
 from ranks import Ranks, slack_us
 
 
+@alone
 def test_one_schedule_on_three_hosts() -> None:
     hosts, pids = serving(3)
     # Two of them with clocks that differ: 50 ms ahead, 50 ms behind.
@@ -154,6 +155,7 @@ def stall(seconds: int) -> None:
     assert sum(second["targets"][0]["delays"][i] for i in out) == 0
 
 
+@alone
 def test_a_link_that_stalls_ends_delays_there() -> None:
     stall(4)
 
@@ -180,6 +182,7 @@ def test_the_straggler_of_four_ranks() -> None:
     expect_straggler(ranks, ranks.experiment(120))
 
 
+@alone
 def test_the_straggler_of_python_ranks() -> None:
     ranks = Ranks(8000, 4000, python=True)
     expect_straggler(ranks, ranks.experiment(150))  # 90 s do not rule out a small slack each time

@@ -97,6 +97,12 @@ def campaign(test: Callable[[], None]) -> Callable[[], None]:
     return test
 
 
+def alone(test: Callable[[], None]) -> Callable[[], None]:
+    """Marks a test beside which no other runs: it judges the pace of a program that wants all CPUs, or
+    takes one from all."""
+    return test
+
+
 # --- programs to slow
 
 

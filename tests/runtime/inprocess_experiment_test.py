@@ -3,11 +3,12 @@
 
 import known_experiments
 from harness import (
-    PROGRAMS, as_nobody, expect_restored, main, need_jumps, on_each_clock, readable,
+    PROGRAMS, alone, as_nobody, expect_restored, main, need_jumps, on_each_clock, readable,
 )
 from inprocess_test import ENGINE, leftover_mappings, unprivileged
 
 
+@alone
 @on_each_clock
 def test_an_experiment_in_slices_switched_by_the_clock() -> None:
     need_jumps()
@@ -48,6 +49,7 @@ def test_an_experiment_arm_by_arm_takes_the_jumps_out_and_puts_them_back() -> No
     assert leftover_mappings(service.pid) == 0
 
 
+@alone
 def test_without_any_rights_the_progress_is_counted_by_jumps_too() -> None:
     need_jumps()
     program = readable(str(PROGRAMS / "known_service"))

@@ -11,8 +11,8 @@ import urllib.request
 
 from browser import Cells, browse
 from harness import (
-    LIBRARY, PROGRAMS, Run, campaign, expect_restored, leave_none, main, need, scratch, targets_file,
-    wait_for,
+    LIBRARY, PROGRAMS, Run, alone, campaign, expect_restored, leave_none, main, need, scratch,
+    targets_file, wait_for,
 )
 from known_experiments import (
     PROGRESS, UNTIL_KNOWN, Experiment, Measuring, expect_k, start, start_python,
@@ -24,6 +24,7 @@ SHORT = ("--slice=5ms", "--precision=25%", "--time=90s", "--max-slowdown=400%")
 BRIEFLY = ("--precision=15%", "--time=25s", "--max-slowdown=400%")
 
 
+@alone
 def test_serial_functions_are_measured_at_once() -> None:
     service = start("serial")
     done = Experiment(service.pid, "+exe:work_a\n", *SHORT, "--positive=+exe:work_b")
@@ -48,6 +49,7 @@ def test_serial_functions_are_measured_at_once() -> None:
     expect_restored(service.pid)
 
 
+@alone
 def test_slices_are_as_short_as_the_service_allows() -> None:
     service = start("serial")
     done = Experiment(service.pid, "+exe:work_a\n+exe:work_b\n", *UNTIL_KNOWN)
@@ -88,6 +90,7 @@ def test_an_effect_that_comes_too_late_is_told() -> None:
     assert "or later, which is not counted: take longer slices" in done.out, done
 
 
+@alone
 def test_units_that_take_long_are_measured_in_long_slices() -> None:
     service = start("steps")  # of 20 ms
     done = Experiment(service.pid, "+exe:work_step\n", "--time=6s", "--max-slowdown=400%")
@@ -95,6 +98,7 @@ def test_units_that_take_long_are_measured_in_long_slices() -> None:
     assert "one target after the other, in long slices: a unit takes" in done.out, done
 
 
+@alone
 def test_python_and_native_functions_of_one_service() -> None:
     service = start_python("mixed")
     names = ("__main__:work_a", "+libslowlib.so:lib_work")
@@ -107,6 +111,7 @@ def test_python_and_native_functions_of_one_service() -> None:
     expect_restored(service.pid, LIBRARY)
 
 
+@alone
 def test_the_function_that_ends_a_unit_can_be_delayed_itself() -> None:
     service = start_python("serial")
     done = Experiment(service.pid, "__main__:unit_done\n", *SHORT,
@@ -115,6 +120,7 @@ def test_the_function_that_ends_a_unit_can_be_delayed_itself() -> None:
     expect_k(done, "__main__:unit_done", 0.85, 1.15)
 
 
+@alone
 def test_what_nobody_waits_for_does_not_matter() -> None:
     service = start("apart")
     done = Experiment(service.pid, "+exe:work_on\n+exe:work_off\n", "--slice=5ms", *BRIEFLY)
@@ -137,6 +143,7 @@ def test_slack_is_not_taken_for_something_that_matters() -> None:
         assert found["gain_ns_per_us"] is None, found
 
 
+@alone
 def test_the_few_of_a_hundred_that_matter_are_found() -> None:
     """Each has a dose in 3 % of the slices."""
     service = subprocess.Popen([PROGRAMS / "hundred", "7"], stdin=subprocess.PIPE,
@@ -162,6 +169,7 @@ def test_the_few_of_a_hundred_that_matter_are_found() -> None:
     service.wait()
 
 
+@alone
 def test_delays_beyond_the_guard_are_left_out() -> None:
     service = start("serial")
     done = Experiment(service.pid, "+exe:work_a\n", "--doses=2ms", "--slice=5ms", "--time=8s",
@@ -173,6 +181,7 @@ def test_delays_beyond_the_guard_are_left_out() -> None:
     expect_restored(service.pid)
 
 
+@alone
 def test_delays_beyond_the_guard_are_left_out_of_a_slow_service_too() -> None:
     """Some 50 units a second: between two looks of the guard there are too few to tell."""
     service = start("steps")
