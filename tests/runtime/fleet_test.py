@@ -184,8 +184,19 @@ def test_the_straggler_of_four_ranks() -> None:
 
 @alone
 def test_the_straggler_of_python_ranks() -> None:
+    """As long as this host's noise makes necessary: a small slack is not ruled out at once."""
     ranks = Ranks(8000, 4000, python=True)
-    expect_straggler(ranks, ranks.experiment(150))  # 90 s do not rule out a small slack each time
+    straggler, other = (f"{ranks.where} @ {name}" for name in ranks.hosts.names)
+    running = ranks.begin(330)
+    wait_for(lambda: running.verdicts().get(straggler) == "matters" or running.process.poll() is not None,
+             340, "who it is")
+    running.process.send_signal(signal.SIGINT)
+    _, said, document = running.end()
+    found = {one["name"]: one for one in document["results"]["progress"][0]["targets"]}
+    print(f"{len(document['sliced']['units'][0])} slices\n{said}")
+    assert found[straggler]["verdict"] == "matters", said
+    assert found[straggler]["criticality"]["high"] > 0.9, said
+    assert found[other]["verdict"] != "matters", said
 
 
 @campaign

@@ -62,11 +62,19 @@ class Started:
             self._said += line
         self._address = address[0]
 
-    def measured(self) -> int:
+    def _shown(self) -> dict:
         with contextlib.suppress(OSError, ValueError):  # nothing is shown yet
             with urllib.request.urlopen(self._address + "data", timeout=10) as answer:
-                return json.loads(answer.read()).get("slices", 0)
-        return 0
+                return json.loads(answer.read())
+        return {}
+
+    def measured(self) -> int:
+        return self._shown().get("slices", 0)
+
+    def verdicts(self) -> dict[str, str]:
+        """Of each target, as far as is known by now."""
+        progress = self._shown().get("experiment", {}).get("results", {}).get("progress", [])
+        return {one["name"]: one["verdict"] for point in progress[:1] for one in point["targets"]}
 
     def wait_for_slices(self, count: int) -> None:
         def has_measured() -> bool:

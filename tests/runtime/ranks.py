@@ -7,7 +7,7 @@ import pathlib
 import signal
 import subprocess
 
-from fleets import Fleet
+from fleets import Fleet, Started
 from harness import PROGRAMS, Skip, leave_none, need, wait_for
 from hosts import Hosts
 
@@ -57,10 +57,17 @@ class Ranks:
 
     def experiment(self, seconds: int, slice_ms: int = 50, **options) -> Fleet:
         """One rank slowed at a time; the job goes as fast as its slowest."""
-        return Fleet(self.hosts, self.where + "\n", f"--exe={self.exe}", "--where=each",
-                     f"--progress=min:{self.progress}", f"--time={seconds}s", "--precision=1%",
-                     f"--doses={max(self.times_us) * 8 // 10}us", "--max-cpu=8", slice_ms=slice_ms,
+        return Fleet(self.hosts, self.where + "\n", *self._words(seconds), slice_ms=slice_ms,
                      timeout=seconds + 120, **options)
+
+    def begin(self, seconds: int, slice_ms: int = 50) -> Started:
+        """The same, to be ended before."""
+        return Started(self.hosts, self.where + "\n", *self._words(seconds), slice_ms=slice_ms)
+
+    def _words(self, seconds: int) -> tuple[str, ...]:
+        return (f"--exe={self.exe}", "--where=each", f"--progress=min:{self.progress}",
+                f"--time={seconds}s", "--precision=1%", f"--doses={max(self.times_us) * 8 // 10}us",
+                "--max-cpu=8")
 
     def slacks(self, done: Fleet) -> list[tuple[str, int, dict]]:
         """Of each rank: its host, its true slack in us, and what was found of it."""
