@@ -29,7 +29,9 @@ int survey(const char* path, bool list) {
         fmt::print(stderr, "{}\n", file.error().message);
         return 1;
     }
-    const elf::ExitFinder finder(*file);
+    elf::SiteOptions options;
+    options.no_shadow_stacks = true;
+    const elf::ExitFinder finder(*file, options);
     std::map<std::string, size_t> refused;
     size_t accepted = 0, exits = 0;
     for (const elf::Function& function : (*file)->functions()) {

@@ -203,6 +203,10 @@ TEST_F(LiveProgress, EveryWayOutIsSeen) {
     EXPECT_GE(compiled, 3) << "neither g++ nor clang++ compiles " << source;
 }
 
+TEST_F(LiveProgress, EveryWayOutOfTheProgramOfTheBuildIsSeen) {
+    compare(own_leavers(), kFunctions, "");
+}
+
 TEST_F(LiveProgress, TimesAreThoseOfTheProgram) {
     Program target(own_leavers());
     for (const std::string name : {"plain", "thrown_through", "tail"}) {

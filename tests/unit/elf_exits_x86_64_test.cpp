@@ -34,7 +34,7 @@ class Exits : public testing::Test {
     static std::vector<std::string> exits_of(const ElfFile& file, const std::string& name) {
         std::vector<std::string> texts;
         const auto ways =
-            ExitFinder(workshop_file(file)).find(find_function(file, name)->file_offset);
+            ExitFinder(workshop_file(file), {}).find(find_function(file, name)->file_offset);
         EXPECT_TRUE(ways) << ways.error().message;
         if (!ways) return texts;
         for (const Exit& exit : ways->exits)
@@ -45,7 +45,7 @@ class Exits : public testing::Test {
     }
     static std::string refusal_of(const ElfFile& file, const std::string& name) {
         const auto ways =
-            ExitFinder(workshop_file(file)).find(find_function(file, name)->file_offset);
+            ExitFinder(workshop_file(file), {}).find(find_function(file, name)->file_offset);
         return ways ? "accepted" : ways.error().message;
     }
     static std::shared_ptr<const ElfFile> workshop_file(const ElfFile& file) {
@@ -155,7 +155,7 @@ TEST_F(Exits, ReturnsBehindExceptionHandlers) {
 TEST_F(Exits, StackBetweenEntryAndProbe) {
     const auto file =
         assemble(function("deep", "push %rbp\nmov %rsp,%rbp\nsub $24,%rsp\nnop\nleave\nret"));
-    const ExitFinder finder(file);
+    const ExitFinder finder(file, {});
     const uint64_t entry = find_function(*file, "deep")->file_offset;
     EXPECT_EQ(finder.stack_used(entry, entry), 0u);
     EXPECT_EQ(finder.stack_used(entry, entry + 1), 8u);

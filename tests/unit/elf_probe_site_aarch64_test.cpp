@@ -13,10 +13,10 @@ namespace {
 
 using testing::HasSubstr;
 
-SiteVerdict judge(uint32_t word) {
+SiteVerdict judge(uint32_t word, const SiteOptions& options = {}) {
     unsigned char bytes[4];
     std::memcpy(bytes, &word, sizeof bytes);
-    return judge_site({bytes, sizeof bytes}, 0x1000, {}, SitePosition::kEntry);
+    return judge_site({bytes, sizeof bytes}, 0x1000, options, SitePosition::kEntry);
 }
 
 std::string text_of(uint32_t word) {
@@ -143,6 +143,15 @@ TEST(ProbeSiteAarch64, EntriesThatCompilersEmit) {
     EXPECT_EQ(judge(0xd503201f).kind, SiteKind::kOptimizedNop); // a kind of its own
     EXPECT_EQ(text_of(0xa9bf7bfd), "stp (a9bf7bfd)");
     EXPECT_EQ(text_of(0x00000000), ".inst 0x00000000");
+}
+
+TEST(ProbeSiteAarch64, ReturnsWhereThereAreNoGuardedControlStacks) {
+    const SiteOptions none{.no_shadow_stacks = true};
+    EXPECT_TRUE(judge(0xd65f03c0, none).allowed); // ret
+    EXPECT_TRUE(judge(0xd65f0200, none).allowed); // ret x16
+    EXPECT_EQ(judge(0xd65f03c0, none).kind, SiteKind::kEmulated);
+    for (const uint32_t other : {0xd65f0bffu, 0xd65f0fffu, 0xd65f03c1u, 0xd69f03e0u, 0xd63f0000u})
+        EXPECT_FALSE(judge(other, none).allowed) << std::hex << other; // retaa, retab, -, eret, blr
 }
 
 TEST(ProbeSiteAarch64, WhatIsNotAllowedSaysWhy) {

@@ -5,6 +5,7 @@ How long something takes says nothing in an emulated machine, and CPU time neith
 is what was counted, and that a delay lasts as long as asked for at least.
 """
 
+import contextlib
 import os
 import pathlib
 import re
@@ -12,10 +13,11 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 from harness import (
-    LIBRARY, MS, PUPPET, Puppet, Run, Session, Skip, calls, changed_bytes, delays, expect_restored,
-    expect_slowed, expect_unslowed, main, scratch, start_puppet, targets_file, wait_for,
+    LIBRARY, MS, PROGRAMS, PUPPET, Puppet, Run, Session, Skip, calls, changed_bytes, delays,
+    expect_restored, expect_slowed, expect_unslowed, main, scratch, start_puppet, targets_file, wait_for,
 )
 from known_experiments import Experiment, start, start_python, start_service
 
@@ -193,6 +195,44 @@ def test_calls_marks_and_system_calls_are_progress() -> None:
                           progress=progress)
         expect_serial(done, target)
         service.kill()
+
+
+@contextlib.contextmanager
+def on_one_processor() -> Iterator[None]:
+    """Where it is busy an emulator may give the other one no time (scripts/vm.sh): who looks for a process
+    that works would see none."""
+    second = pathlib.Path("/sys/devices/system/cpu/cpu1/online")
+    if not second.exists():
+        yield
+        return
+    second.write_text("0")
+    try:
+        yield
+    finally:
+        second.write_text("1")
+
+
+def test_calls_are_timed_and_devices_watched() -> None:
+    """Tests of tests/runtime, but for those that need more programs than this machine has, or judge how
+    soon something is."""
+    only("bpf")
+    at_length()
+    ran = 0
+    for program, chosen in (
+        ("progress_live_test", "*.EveryWayOutOfTheProgram*:*.CallsThatDoNotReturn*:*.Semaphores*:"
+                               "*.ChildrenAreCounted:*.FunctionsWithUnknown*"),
+        ("device_live_test", "*.WhatIsMissing*:*.NobodyWaits"),
+    ):
+        if not (PROGRAMS / program).exists():
+            continue
+        with on_one_processor():
+            done = subprocess.run([PROGRAMS / program, f"--gtest_filter={chosen}"], timeout=1800,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert done.returncode == 0, f"{program}: {done.stdout[-8000:]}"
+        print(done.stdout.splitlines()[-1], flush=True)
+        ran += 1
+    if not ran:
+        raise Skip("the machine's own tests have them")
 
 
 def test_run_has_the_right_totals() -> None:

@@ -176,7 +176,7 @@ void ExitWalk::jump(const Instruction& one, uint8_t condition) {
 void ExitWalk::add_exit(const Instruction& one, uint8_t condition,
                         std::optional<JumpOperand> operand) {
     const SiteVerdict verdict = judge_site(finder_.code(one.address, one.decoded.length),
-                                           one.address, {}, SitePosition::kInside);
+                                           one.address, finder_.options, SitePosition::kInside);
     if (!verdict.allowed)
         refuse("it leaves by " + finder_.text_of(one) + ", which " + verdict.reason);
     Exit exit;

@@ -68,8 +68,8 @@ inline Error refusal(std::string reason) {
 
 // What is read once for all functions of a file.
 struct ExitFinder::Impl {
-    explicit Impl(std::shared_ptr<const ElfFile> elf)
-        : file(std::move(elf)), frames(*file), is_go(find_go()) {
+    Impl(std::shared_ptr<const ElfFile> elf, const SiteOptions& its_options)
+        : file(std::move(elf)), options(its_options), frames(*file), is_go(find_go()) {
         ZydisDecoderInit(&decoder, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
     }
 
@@ -137,6 +137,7 @@ struct ExitFinder::Impl {
     }
 
     std::shared_ptr<const ElfFile> file;
+    SiteOptions options;
     FrameTable frames;
     bool is_go;
     ZydisDecoder decoder;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "elf/probe_site.h"
 #include "elf/symbols.h"
 #include "util/result.h"
 
@@ -15,7 +16,7 @@ namespace speedbump::elf {
 // Where a jump through a register or memory leads: displacement + base + index * scale, or the
 // eight bytes there. Registers have their numbers in machine code.
 struct JumpOperand {
-    static constexpr uint8_t kNone = 16;
+    static constexpr uint8_t kNone = 255;
     uint8_t base = kNone;
     uint8_t index = kNone;
     uint8_t scale = 0;
@@ -60,10 +61,11 @@ struct WaysOut {
 // Followed are: what lies after each instruction, direct jumps, tables of jumps, addresses of own
 // code that are taken, and landing pads of exceptions. A jump to the start of another function, or
 // through memory or a register to no known part, is a tail call. Code without a symbol that is
-// jumped to belongs to the function.
+// jumped to belongs to the function. On aarch64, where probes are put on entries alone, of jumps
+// through tables those are followed that compilers write, and functions of Go are refused.
 class ExitFinder {
   public:
-    explicit ExitFinder(std::shared_ptr<const ElfFile> file);
+    ExitFinder(std::shared_ptr<const ElfFile> file, const SiteOptions& options);
     ~ExitFinder();
 
     // Of the function whose first instruction lies at this file offset. kUnsupported, with the

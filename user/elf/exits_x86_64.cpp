@@ -5,8 +5,8 @@
 
 namespace speedbump::elf {
 
-ExitFinder::ExitFinder(std::shared_ptr<const ElfFile> file)
-    : impl_(std::make_unique<Impl>(std::move(file))) {}
+ExitFinder::ExitFinder(std::shared_ptr<const ElfFile> file, const SiteOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(file), options)) {}
 ExitFinder::~ExitFinder() = default;
 
 Result<WaysOut> ExitFinder::find(uint64_t entry_offset) const {

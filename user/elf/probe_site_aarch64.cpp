@@ -213,10 +213,11 @@ constexpr const char* kGuardedStack =
 constexpr const char* kLiteral =
     "reads memory beside it, which the kernel's uprobes refuse or get wrong";
 constexpr const char* kExclusive = "is a part of an exclusive access, which a trap would undo";
+constexpr Form kReturn = {0xfffffc1f, 0xd65f0000, "ret", Way::kEmulate};
 constexpr Danger kDangers[] = {
     {0xfc000000, 0x94000000, "bl", kGuardedStack},
     {0xfffffc1f, 0xd63f0000, "blr", kGuardedStack},
-    {0xfffffc1f, 0xd65f0000, "ret", kGuardedStack},
+    {kReturn.mask, kReturn.value, kReturn.name, kGuardedStack}, // where there may be one
     {0x3b000000, 0x18000000, "ldr", kLiteral},
     {0x3f800000, 0x08000000, "ldxr/stxr", kExclusive},
     {0xff000000, 0xd5000000, "msr/mrs/hint",
@@ -271,9 +272,11 @@ SiteVerdict refused(const char* reason) {
 
 } // namespace
 
-SiteVerdict judge_site(Bytes code, uint64_t, const SiteOptions&, SitePosition) {
+SiteVerdict judge_site(Bytes code, uint64_t, const SiteOptions& options, SitePosition) {
     const std::optional<uint32_t> word = word_at(code);
     if (!word) return {false, SiteKind::kSingleStep, 0, "could not be decoded"};
+    if (options.no_shadow_stacks && (*word & kReturn.mask) == kReturn.value)
+        return {true, SiteKind::kEmulated, kWord, ""};
     const Form* form = form_of(*word);
     if (form == nullptr) {
         for (const Danger& danger : kDangers)

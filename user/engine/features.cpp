@@ -153,12 +153,14 @@ constexpr const char* kGrantLine =
     "sudo chgrp speedbump \"$f\" && sudo chmod 0750 \"$f\" && "
     "sudo setcap cap_bpf,cap_perfmon,cap_sys_ptrace=ep \"$f\"";
 
-// Processor and kernel together: only then the flag is shown (6.6).
+// Processor and kernel together: only then the flag is shown (6.6), and that of the guarded control
+// stacks of aarch64 (6.13).
 bool has_no_shadow_stacks() {
     std::ifstream processors("/proc/cpuinfo");
     for (std::string line; std::getline(processors, line);)
-        if (line.starts_with("flags"))
-            return (line + ' ').find(" user_shstk ") == std::string::npos;
+        if (line.starts_with("flags") || line.starts_with("Features"))
+            return (line + ' ').find(" user_shstk ") == std::string::npos &&
+                   (line + ' ').find(" gcs ") == std::string::npos;
     return false;
 }
 

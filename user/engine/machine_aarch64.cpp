@@ -35,12 +35,14 @@ void add_machine_checks(std::vector<Check>& checks, const Features&) {
         "entries only: a function that begins with what is not on the list is skipped");
     if (sysconf(_SC_PAGESIZE) == 4096)
         add("Python functions", State::kGood,
-            "of CPython 3.11; not of threads that use a matrix unit (SME) or a guarded control "
-            "stack");
+            "of CPython 3.11 and 3.13 to 3.15; not of threads that use a matrix unit (SME) or a "
+            "guarded control stack");
     else
         add("Python functions", State::kBad, "processes are entered with pages of 4 KB only");
     add("sites of the module", State::kBad, "it has no list of instructions of aarch64 yet");
-    add("timed functions", State::kBad, "their ways out, and devices', are not known on aarch64");
+    add("timed functions", State::kDegraded,
+        "latency: and device: not of functions of Go, nor where there may be guarded control "
+        "stacks");
 }
 
 } // namespace speedbump::engine

@@ -150,7 +150,7 @@ Result<void> DeviceSites::add(const process::NativeMatch& match, Sites& sites) {
     const DeviceFunction& function = spec_.functions.at(match.line_index);
     auto file = elf::ElfFile::open(resolver_.descriptor(match.file), match.path);
     if (!file) return std::move(file).error();
-    const elf::ExitFinder finder(*file);
+    const elf::ExitFinder finder(*file, options_);
     const auto place = place_of(match, **file, finder, function);
     if (!place) return place.error();
     const auto used = finder.stack_used(match.entry_offset, *place);

@@ -31,7 +31,10 @@ sb_progress_site site_of(const elf::Exit& exit, const elf::WaysOut& ways) {
 class FunctionSites : public ProgressSites {
   public:
     FunctionSites(bool timed, targets::TargetLine line, const elf::SiteOptions& options)
-        : timed_(timed), file_{"--progress", {std::move(line)}}, resolver_(file_, {options}) {}
+        : timed_(timed),
+          options_(options),
+          file_{"--progress", {std::move(line)}},
+          resolver_(file_, {options}) {}
 
     Result<Found> look_at(pid_t pid) override {
         auto findings = resolver_.look_at_process(pid);
@@ -63,6 +66,7 @@ class FunctionSites : public ProgressSites {
     Result<void> add_timed(const process::NativeMatch& match, std::vector<Site>& sites) const;
 
     bool timed_;
+    elf::SiteOptions options_;
     targets::TargetsFile file_;
     process::Resolver resolver_;
     std::optional<Error> refusal_;
@@ -72,7 +76,7 @@ Result<void> FunctionSites::add_timed(const process::NativeMatch& match,
                                       std::vector<Site>& sites) const {
     auto file = elf::ElfFile::open(resolver_.descriptor(match.file), match.path);
     if (!file) return std::move(file).error();
-    const elf::ExitFinder finder(*file);
+    const elf::ExitFinder finder(*file, options_);
     auto ways = finder.find(match.entry_offset);
     if (!ways)
         return std::move(ways)
