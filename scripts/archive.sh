@@ -6,6 +6,7 @@
 #   scripts/archive.sh [BUILD [OUT]]     BUILD: the folder to build in, default build-static; OUT: the
 #                                        folder for the archive, default BUILD
 #
+# SPEEDBUMP_MACHINE=aarch64 cross-builds it, with the cores for the Pythons of build/arm64-root.
 # The last line names the archive. SOURCE_DATE_EPOCH is the date of all files in it; default: that of
 # the last commit.
 set -euo pipefail
@@ -14,14 +15,17 @@ build=${1:-build-static}
 out=${2:-$build}
 epoch=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 version=$(sed -n 's/^project(speedbump VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
-name=speedbump-$version-linux-$(uname -m)
+machine=${SPEEDBUMP_MACHINE:-$(uname -m)}
+name=speedbump-$version-linux-$machine
 rm -f "$out/$name.tar.gz" # what fails below must not leave an older one to be taken for it
 
-scripts/static-libraries.sh
+scripts/static-libraries.sh "$machine"
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=true
 mkdir -p "$build" "$out"
-cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DSPEEDBUMP_STATIC=ON \
-    -DSPEEDBUMP_TESTS=OFF >"$build/configure.log" 2>&1 || {
+toolchain=()
+[ "$machine" = "$(uname -m)" ] || toolchain=(--toolchain "scripts/cmake/$machine.cmake")
+cmake -S . -B "$build" "${toolchain[@]}" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+    -DSPEEDBUMP_STATIC=ON -DSPEEDBUMP_TESTS=OFF >"$build/configure.log" 2>&1 || {
     cat "$build/configure.log" >&2
     exit 1
 }

@@ -34,10 +34,10 @@ endif()
 # removes, would depend on where the sources lay.
 add_link_options(-s)
 # These two have no archives in Debian: their targets keep what they say of headers.
-set(archives ${CMAKE_SOURCE_DIR}/build/static-libraries)
+set(archives ${CMAKE_SOURCE_DIR}/build/static-libraries-${SPEEDBUMP_MACHINE})
 foreach(library fmt ${decoder})
     if(NOT EXISTS ${archives}/lib${library}.a)
-        message(FATAL_ERROR "no ${archives}/lib${library}.a: scripts/static-libraries.sh makes it")
+        message(FATAL_ERROR "no ${archives}/lib${library}.a: scripts/static-libraries.sh ${SPEEDBUMP_MACHINE} makes it")
     endif()
     get_target_property(configurations ${library}::${library} IMPORTED_CONFIGURATIONS)
     foreach(configuration ${configurations})

@@ -43,6 +43,11 @@ foreach(name dkms/postinst dkms/prerm python/postinst python/prerm)
                      WORLD_EXECUTE)
 endforeach()
 
+if(CMAKE_CROSSCOMPILING) # else those of the tools that make them
+    set(CPACK_DEBIAN_PACKAGE_ARCHITECTURE arm64)
+    set(CPACK_RPM_PACKAGE_ARCHITECTURE aarch64)
+endif()
+
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_COMPRESSION_TYPE xz)

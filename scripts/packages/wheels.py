@@ -23,8 +23,7 @@ import zipfile
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2]
-PLATFORM = "manylinux_2_28_x86_64"
-CORE = re.compile(r"_core\.cpython-(3[0-9]+t?)-.*\.so")
+CORE = re.compile(r"_core\.cpython-(3[0-9]+t?)-(x86_64|aarch64)-linux-gnu\.so")
 
 
 def base_wheel(folder: Path) -> Path:
@@ -46,9 +45,9 @@ def write_wheel(files: dict[str, bytes], core: Path, out: Path, date: tuple[int,
     match = CORE.fullmatch(core.name)
     assert match, core
     abi = f"cp{match[1]}"
-    tag = f"{abi.rstrip('t')}-{abi}-{PLATFORM}"
+    tag = f"{abi.rstrip('t')}-{abi}-manylinux_2_28_{match[2]}"
     with tempfile.NamedTemporaryFile(suffix=".so") as stripped:
-        subprocess.run(["strip", "-o", stripped.name, str(core)], check=True)
+        subprocess.run([f"{match[2]}-linux-gnu-strip", "-o", stripped.name, str(core)], check=True)
         content = {f"speed_bump/{core.name}": Path(stripped.name).read_bytes()}
     for name, data in files.items():
         if CORE.fullmatch(Path(name).name) or name.endswith("/RECORD"):

@@ -7,6 +7,8 @@
 # SB_SHORT=1 runs a part of the tests of sessions.
 # SB_TESTS="FILE[:TEST,TEST...] ..." runs these of tests/runtime in place of the chosen ones.
 # SB_ROOT=FOLDER of what BUILD was cross-built with; without a module then.
+# SB_PYTHON=VERSION of that folder; else that of the host.
+# SB_ARCHIVE=FILE: the programs and cores are those of an archive (scripts/archive.sh).
 # Status 77: skipped, with the reason.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -20,15 +22,27 @@ else
     "$root/tests/kmod/build_module.sh" "$kernel" "$out"
     module=(--add "$out/module/speed_bump.ko:/speed_bump.ko")
 fi
-/usr/bin/python3 "$here/python_zip.py" "$out/python" ${SB_ROOT:+"$SB_ROOT"}
-cores=() # of an emulated machine's Python; those of the host's are not all for it
-for core in ${SB_ROOT:+"$build"/pyext/python/*/speed_bump/_core.*.so}; do
-    [ ! -e "$core" ] || cores+=(--add "$core:/lib/speedbump/cores/")
-done
+if [ -n "${SB_PYTHON:-}" ]; then # which compiles its library itself
+    PYTHONHOME=$SB_ROOT/usr qemu-aarch64-static -L "$SB_ROOT" "$SB_ROOT/usr/bin/python$SB_PYTHON" \
+        "$here/python_zip.py" "$out/python" "$SB_ROOT"
+else
+    /usr/bin/python3 "$here/python_zip.py" "$out/python" ${SB_ROOT:+"$SB_ROOT"}
+fi
+bin=$build cores=() # cores of an emulated machine's Python; those of the host's are not all for it
+if [ -n "${SB_ARCHIVE:-}" ]; then
+    rm -rf "$out/archive"
+    mkdir "$out/archive"
+    tar -xf "$SB_ARCHIVE" -C "$out/archive" --strip-components=1
+    bin=$out/archive/bin cores=(--add "$out/archive/lib/speedbump/cores:/lib/speedbump/cores")
+elif [ -n "${SB_ROOT:-}" ]; then
+    for core in "$build"/pyext/python/*/speed_bump/_core.*.so; do
+        [ ! -e "$core" ] || cores+=(--add "$core:/lib/speedbump/cores/")
+    done
+fi
 
 exec "$root/scripts/vm.sh" "$kernel" "${other[@]}" --memory 2048 --append "$append" \
     --timeout "${SB_TIMEOUT:-2400}" --log "$out/console-$tests.log" \
-    --add "$out/python/usr:/usr" --add "$build/speedbump:/bin/" --add "$build/sbctl:/bin/" \
+    --add "$out/python/usr:/usr" --add "$bin/speedbump:/bin/" --add "$bin/sbctl:/bin/" \
     --add "$build/programs:/programs" --add "$root/tests/programs/known_service.py:/programs/" \
     --add "$root/tests/runtime:/tests" \
     --add "$here/guest.sh:/guest.sh" --add "$here/guest_test.py:/tests/" --add "$here/attach_test.py:/tests/" \
