@@ -13,10 +13,6 @@ uint8_t number_of(ZydisRegister name) {
     return static_cast<uint8_t>(ZydisRegisterGetId(whole(name)));
 }
 
-bool is_cold_name(std::string_view name) {
-    return name.find(".cold") != std::string_view::npos;
-}
-
 } // namespace
 
 bool ExitWalk::add_part(uint64_t address) {
@@ -160,9 +156,8 @@ bool ExitWalk::goes_on(const Instruction& one) {
 bool ExitWalk::is_tail_call(uint64_t target) const {
     if (target == entry_) return !finder_.is_go; // there: begins anew on a larger stack
     if (belongs(target)) return false;
-    if (const Function* function = finder_.function_at(target))
-        return !std::any_of(function->names.begin(), function->names.end(), is_cold_name);
-    return finder_.is_stub(target);
+    return finder_.function_at(target) != nullptr ? finder_.is_function(target)
+                                                  : finder_.is_stub(target);
 }
 
 void ExitWalk::jump(const Instruction& one, uint8_t condition) {

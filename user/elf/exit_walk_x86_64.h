@@ -8,12 +8,12 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "elf/exit_code.h"
 #include "elf/exits.h"
 #include "elf/frames.h"
 #include "elf/image.h"
@@ -62,22 +62,10 @@ inline ZydisRegister whole(ZydisRegister name) {
     return ZydisRegisterGetLargestEnclosing(ZYDIS_MACHINE_MODE_LONG_64, name);
 }
 
-inline Error refusal(std::string reason) {
-    return make_error(ErrorKind::kUnsupported, std::move(reason));
-}
-
-// What is read once for all functions of a file.
-struct ExitFinder::Impl {
+struct ExitFinder::Impl : ExitCode {
     Impl(std::shared_ptr<const ElfFile> elf, const SiteOptions& its_options)
-        : file(std::move(elf)), options(its_options), frames(*file), is_go(find_go()) {
+        : ExitCode(std::move(elf), its_options) {
         ZydisDecoderInit(&decoder, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
-    }
-
-    bool find_go() const { return find_section(*file, ".go.buildinfo").has_value(); }
-
-    std::basic_string_view<unsigned char> code(uint64_t address, size_t size) const {
-        const auto offset = file->offset_of_address(address);
-        return offset ? file->code_at(*offset, size) : std::basic_string_view<unsigned char>();
     }
 
     std::optional<Instruction> decode(uint64_t address, uint64_t end) const {
@@ -94,13 +82,6 @@ struct ExitFinder::Impl {
         return instruction_text(code(one.address, one.decoded.length), one.address);
     }
 
-    // The function symbol that starts there.
-    const Function* function_at(uint64_t address) const {
-        const auto offset = file->offset_of_address(address);
-        const Function* found = offset ? file->function_at_offset(*offset) : nullptr;
-        return found != nullptr && found->address == address ? found : nullptr;
-    }
-
     // A stub of the procedure linkage table, or one of the same form.
     bool is_stub(uint64_t address) const {
         auto one = decode(address, address + 15);
@@ -110,40 +91,7 @@ struct ExitFinder::Impl {
                one->first().mem.base == ZYDIS_REGISTER_RIP;
     }
 
-    // The code that belongs together around an address.
-    std::optional<CodePart> part_of(uint64_t address) const {
-        CodePart part;
-        if (const FramePart* frame = frames.find(address)) {
-            part = {frame->begin, frame->end};
-        } else {
-            const auto offset = file->offset_of_address(address);
-            const Function* function = offset ? file->function_at_offset(*offset) : nullptr;
-            if (function == nullptr || function->size == 0) return std::nullopt;
-            part = {function->address, function->address + function->size};
-        }
-        return part;
-    }
-
-    // The addresses of code that the dynamic linker writes somewhere, ascending.
-    const std::vector<uint64_t>* pointers() const {
-        std::call_once(pointers_once, [this] {
-            auto relocations = file->relocations();
-            if (!relocations) return;
-            pointers_known = true;
-            for (const Relocation& one : *relocations) pointers_.push_back(one.addend);
-            std::sort(pointers_.begin(), pointers_.end());
-        });
-        return pointers_known ? &pointers_ : nullptr;
-    }
-
-    std::shared_ptr<const ElfFile> file;
-    SiteOptions options;
-    FrameTable frames;
-    bool is_go;
     ZydisDecoder decoder;
-    mutable std::once_flag pointers_once;
-    mutable bool pointers_known = false;
-    mutable std::vector<uint64_t> pointers_;
 };
 
 // One function.

@@ -5,10 +5,10 @@
 #include <cstring>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <set>
 #include <utility>
 
+#include "elf/exit_code.h"
 #include "elf/frames.h"
 #include "elf/jump_tables_aarch64.h"
 #include "elf/probe_site.h"
@@ -19,14 +19,6 @@ namespace {
 
 constexpr uint64_t kMaxPartBytes = 256u << 10;
 constexpr size_t kHistory = 24; // instructions that are looked back from a jump
-
-Error refusal(std::string reason) {
-    return make_error(ErrorKind::kUnsupported, std::move(reason));
-}
-
-bool is_cold_name(std::string_view name) {
-    return name.find(".cold") != std::string_view::npos;
-}
 
 // ret Xn, br Xn, blr Xn
 bool is_return(uint32_t word) {
@@ -47,18 +39,9 @@ bool is_trap(uint32_t word) {
 
 } // namespace
 
-// What is read once for all functions of a file.
-struct ExitFinder::Impl {
-    Impl(std::shared_ptr<const ElfFile> elf, const SiteOptions& its_options)
-        : file(std::move(elf)),
-          options(its_options),
-          frames(*file),
-          is_go(find_section(*file, ".go.buildinfo").has_value()) {}
+struct ExitFinder::Impl : ExitCode {
+    using ExitCode::ExitCode;
 
-    std::basic_string_view<unsigned char> code(uint64_t address, size_t size) const {
-        const auto offset = file->offset_of_address(address);
-        return offset ? file->code_at(*offset, size) : std::basic_string_view<unsigned char>();
-    }
     std::optional<uint32_t> word(uint64_t address) const {
         const auto bytes = code(address, kWordBytes);
         if (address % kWordBytes != 0 || bytes.size() < kWordBytes) return std::nullopt;
@@ -69,13 +52,6 @@ struct ExitFinder::Impl {
     std::string text_at(uint64_t address) const {
         return instruction_text(code(address, kWordBytes), address);
     }
-
-    // The function symbol that starts there.
-    const Function* function_at(uint64_t address) const {
-        const auto offset = file->offset_of_address(address);
-        const Function* found = offset ? file->function_at_offset(*offset) : nullptr;
-        return found != nullptr && found->address == address ? found : nullptr;
-    }
     // [bti c]; adrp x16; ldr x17,[x16...: a stub of the procedure linkage table.
     bool is_stub(uint64_t address) const {
         auto first = word(address);
@@ -84,34 +60,6 @@ struct ExitFinder::Impl {
         return first && second && is_word(*first, 0x9f00001f, 0x90000010) &&
                is_word(*second, 0xffc003ff, 0xf9400211);
     }
-    // The code that belongs together around an address.
-    std::optional<CodePart> part_of(uint64_t address) const {
-        if (const FramePart* frame = frames.find(address))
-            return CodePart{frame->begin, frame->end};
-        const auto offset = file->offset_of_address(address);
-        const Function* function = offset ? file->function_at_offset(*offset) : nullptr;
-        if (function == nullptr || function->size == 0) return std::nullopt;
-        return CodePart{function->address, function->address + function->size};
-    }
-    // The addresses of code that the dynamic linker writes somewhere, ascending.
-    const std::vector<uint64_t>* pointers() const {
-        std::call_once(pointers_once, [this] {
-            auto relocations = file->relocations();
-            if (!relocations) return;
-            pointers_known = true;
-            for (const Relocation& one : *relocations) pointers_.push_back(one.addend);
-            std::sort(pointers_.begin(), pointers_.end());
-        });
-        return pointers_known ? &pointers_ : nullptr;
-    }
-
-    std::shared_ptr<const ElfFile> file;
-    SiteOptions options;
-    FrameTable frames;
-    bool is_go;
-    mutable std::once_flag pointers_once;
-    mutable bool pointers_known = false;
-    mutable std::vector<uint64_t> pointers_;
 };
 
 namespace {
@@ -264,9 +212,8 @@ Line Walk::line_behind(const Placed& one) const {
 bool Walk::is_tail_call(uint64_t target) const {
     if (target == entry_) return true;
     if (belongs(target)) return false;
-    if (const Function* function = finder_.function_at(target))
-        return !std::any_of(function->names.begin(), function->names.end(), is_cold_name);
-    return finder_.is_stub(target);
+    return finder_.function_at(target) != nullptr ? finder_.is_function(target)
+                                                  : finder_.is_stub(target);
 }
 
 void Walk::jump(const Placed& one, uint64_t target) {
