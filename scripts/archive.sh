@@ -20,6 +20,11 @@ name=speedbump-$version-linux-$machine
 rm -f "$out/$name.tar.gz" # what fails below must not leave an older one to be taken for it
 
 scripts/static-libraries.sh "$machine"
+if [ "$machine" != "$(uname -m)" ]; then
+    for suite in trixie sid; do
+        scripts/arm64-root.sh "$suite" || echo "no core for the Pythons of $suite" >&2
+    done
+fi
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=true
 mkdir -p "$build" "$out"
 toolchain=()

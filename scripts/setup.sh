@@ -5,8 +5,8 @@
 #   scripts/setup.sh [GROUP...]     GROUP: build check test demo bench package vm aarch64 all; default: build test
 #
 # For Debian 12 and 13 and Ubuntu 24.04, as root or with sudo. Does nothing when nothing is missing.
-# The group test also makes the root with the newest Pythons (sid-root.sh), aarch64 those with the arm64
-# libraries and Pythons (arm64-root.sh); all is all but aarch64.
+# The group test also makes the root with the newest Pythons (sid-root.sh), aarch64 the one with the
+# arm64 libraries (arm64-root.sh); all is all but aarch64.
 # Services that the packages bring (redis, nginx) are not started.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -205,10 +205,6 @@ link_bpftool() {
 finish() {
     case " ${groups[*]} " in *" aarch64 "*)
         scripts/arm64-root.sh || die "no arm64 libraries to build with"
-        local suite
-        for suite in trixie sid; do
-            scripts/arm64-root.sh "$suite" || say "no Python core is built for those of $suite"
-        done
         ;;
     esac
     case " ${groups[*]} " in *" build "*) link_bpftool ;; esac

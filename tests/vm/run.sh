@@ -22,7 +22,10 @@ else
     "$root/tests/kmod/build_module.sh" "$kernel" "$out"
     module=(--add "$out/module/speed_bump.ko:/speed_bump.ko")
 fi
-if [ -n "${SB_PYTHON:-}" ]; then # which compiles its library itself
+if [ -n "${SB_PYTHON:-}" ] && [ ! -e "$SB_ROOT/usr/bin/python$SB_PYTHON" ]; then
+    echo "SKIP: no Python $SB_PYTHON in $SB_ROOT (scripts/arm64-root.sh)"
+    exit 77
+elif [ -n "${SB_PYTHON:-}" ]; then # which compiles its library itself
     PYTHONHOME=$SB_ROOT/usr qemu-aarch64-static -L "$SB_ROOT" "$SB_ROOT/usr/bin/python$SB_PYTHON" \
         "$here/python_zip.py" "$out/python" "$SB_ROOT"
 else
