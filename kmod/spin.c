@@ -17,10 +17,11 @@
  */
 #define SB_INLINE_SPIN_NS (50 * NSEC_PER_USEC)
 /*
- * A task that has its first instruction still to step keeps, while it spins later, one of the 32
- * slots of its memory, for which others sleep. Beyond this many its spins are in the handler.
+ * A task that has its first instruction still to step keeps, while it spins later, one of the slots
+ * of its memory, for which others sleep: a page of them, 32 on x86-64. Beyond this many its spins are
+ * in the handler.
  */
-#define SB_SLOTS_MAX 24
+#define SB_SLOTS_MAX ((int)(PAGE_SIZE / UPROBE_XOL_SLOT_BYTES * 3 / 4))
 #define SB_MEMORY_BITS 8
 
 struct sb_spin {

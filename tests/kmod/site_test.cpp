@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The module's list of probe sites (kmod/site.c), under the address and undefined sanitizers,
-// beside the loader's own.
+// The module's list of probe sites on x86-64 (kmod/site_x86_64.c), under the address and undefined
+// sanitizers, beside the loader's own.
 #include <elf.h>
 #include <fcntl.h>
 #include <fmt/format.h>

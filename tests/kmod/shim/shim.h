@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What kmod/command.c, kmod/elf.c and kmod/site.c use of the kernel, in terms of the C library. */
+/* What kmod/command.c, kmod/elf.c and kmod/site*.c use of the kernel, in terms of the C library. */
 #pragma once
 
 #include <elf.h>
@@ -17,10 +17,6 @@ typedef uint32_t u32;
 typedef uint16_t u16;
 typedef uint8_t u8;
 
-#if defined(__x86_64__)
-#define CONFIG_X86_64 1
-#endif
-
 #define ARRAY_SIZE(array) (sizeof(array) / sizeof(*(array)))
 
 #ifndef LLONG_MAX
@@ -36,6 +32,7 @@ typedef uint8_t u8;
 #define ELF_ST_TYPE(info) ELF64_ST_TYPE(info)
 #define ELF_ST_BIND(info) ELF64_ST_BIND(info)
 
+#define fls(value) ((value) ? 32 - __builtin_clz(value) : 0)
 #define min_t(type, a, b) ((type)(a) < (type)(b) ? (type)(a) : (type)(b))
 #define check_mul_overflow(a, b, result) __builtin_mul_overflow(a, b, result)
 #define check_add_overflow(a, b, result) __builtin_add_overflow(a, b, result)
