@@ -61,32 +61,19 @@ fi
 
 work=$(mktemp -d "$place.XXXXXX")
 trap 'rm -rf "$work"' EXIT
-# The host's own sources of packages, with lists and a state of their own, in which nothing is
-# installed. A source of others that has nothing for arm64 fails and harms nothing: what counts is
-# found below.
-mkdir -p "$work/lists/partial" "$work/archives/partial" "$work/root/usr/lib" "$work/root/usr/bin"
-: >"$work/status"
-cat >"$work/preferences" <<END
-Package: ${versioned[*]} linux-libc-dev
-Pin: release n=$VERSION_CODENAME-backports
-Pin-Priority: 990
-END
-sources=()
+mkdir -p "$work/root/usr/lib" "$work/root/usr/bin"
+list=
 if [ -n "$suite" ]; then # the host's own mirror has it, too
     # shellcheck source=scripts/debian-mirror.sh
     . scripts/debian-mirror.sh
     keys=/usr/share/keyrings/debian-archive-keyring.gpg
     { [ -n "$mirror" ] && [ -r "$keys" ]; } || skip "no mirror of Debian is known here"
-    echo "deb [signed-by=$keys] $mirror $suite main" >"$work/suite.list"
-    sources=(-o "Dir::Etc::SourceList=$work/suite.list" -o Dir::Etc::SourceParts=/dev/null)
+    list=$work/suite.list
+    echo "deb [signed-by=$keys] $mirror $suite main" >"$list"
 fi
-apt=(-o APT::Architecture=arm64 -o APT::Architectures=arm64
-    -o "Dir::State::Lists=$work/lists" -o "Dir::State::Status=$work/status"
-    -o "Dir::Cache::Archives=$work/archives" -o Dir::Cache::srcpkgcache= -o Dir::Cache::pkgcache=
-    -o "Dir::Etc::Preferences=$work/preferences" -o Dir::Etc::PreferencesParts=/dev/null
-    -o Acquire::Languages=none -o APT::Sandbox::User= -o APT::Install-Recommends=false
-    -o "Debug::NoLocking=1" "${sources[@]}")
-apt-get -q "${apt[@]}" update >"$work/log" 2>&1 || true
+# shellcheck source=scripts/arm64-apt.sh
+. scripts/arm64-apt.sh
+arm64_apt "$work" "$list" "${versioned[@]}" linux-libc-dev
 apt-get -q -y "${apt[@]}" install --download-only "${versioned[@]}" "${packages[@]}" >>"$work/log" 2>&1 || {
     tail -n 20 "$work/log" >&2
     skip "no arm64 packages of ${suite:-$PRETTY_NAME}"

@@ -9,13 +9,14 @@ PATH=$PATH:/usr/sbin:/sbin
 usage() {
     cat <<'TEXT'
 usage: vm.sh KERNEL [OPTION...] -- COMMAND [ARG...]
-       vm.sh KERNEL --fetch          fetch and unpack image and headers, print the folder
+       vm.sh KERNEL --fetch          fetch and unpack image, modules and headers, print the folder
        vm.sh KERNEL --make FOLDER [ARG...]   build the module in FOLDER for that kernel, by its Kbuild
        vm.sh --check                 status 0 when everything needed is there, else says what is not
 
 KERNEL is a version of the distribution's kernels (6.1, 6.12: the newest package of it), `sid` for the
 newest of Debian sid (needs root and debootstrap), or a folder that has `vmlinuz` and may have
-`modules/`. The machine is what the image is for, x86-64 or aarch64.
+`modules/`. The machine is what the image is for, x86-64 or aarch64. Of an image for aarch64 that is
+alone, modules and headers are fetched by its version where they are asked for.
 
   --add FILE[:DEST]   a file or folder for the machine, with the shared libraries that it needs;
                       DEST is its path there, or its folder with a trailing slash (default: its own
@@ -75,7 +76,7 @@ image_package() {
 
 # fetch VERSION: prints the folder with vmlinuz, modules/ and what builds modules for that kernel.
 fetch() {
-    local version=$1 dir=$cache/$1 work
+    local version=$1 dir=$cache/$1
     # what was fetched once is used until the cache is emptied: no network, and always the same kernel
     if [ ! -e "$dir/complete" ]; then
         mkdir -p "$cache"
@@ -83,9 +84,13 @@ fetch() {
         flock 9
         if [ ! -e "$dir/complete" ]; then
             work=$(mktemp -d "$cache/fetch.XXXXXX")
+            trap 'rm -rf "$work"' EXIT # of the subshell that this runs in
             rm -rf --one-file-system "$dir"
-            if [ "$version" = sid ]; then fetch_sid "$work"; else fetch_packages "$version" "$work"; fi
-            rm -rf "$work"
+            case $version in
+            sid) fetch_sid "$work" ;;
+            *-arm64) fetch_arm64 "$version" "$work" ;;
+            *) fetch_packages "$version" "$work" ;;
+            esac
             touch "$dir/complete"
         fi
         exec 9>&-
@@ -95,7 +100,7 @@ fetch() {
 
 # From the packages that the host's own apt knows.
 fetch_packages() {
-    local version=$1 work=$2 image release common kbuild deb
+    local version=$1 work=$2 image release common kbuild
     image=$(image_package "$version")
     [ -n "$image" ] || fail "no package linux-image-$version.*-$flavour (apt-get update? backports?)"
     release=${image#linux-image-}
@@ -105,6 +110,31 @@ fetch_packages() {
         awk '$2 ~ /^linux-kbuild/ && !found {print $2; found = 1}')
     (cd "$work" && apt-get -q download "$image" "linux-headers-$release" "$common" "$kbuild" >&2) ||
         fail "can't fetch the packages of $release"
+    keep_packages "$work" "$release"
+}
+
+# fetch_arm64 RELEASE WORK: that one and no other, whose image somebody has. What runs while modules are
+# built (linux-kbuild) is the host's.
+fetch_arm64() {
+    local release=$1 work=$2 headers=linux-headers-$1 apt kbuild version
+    # shellcheck source=scripts/arm64-apt.sh
+    . "$(dirname "${BASH_SOURCE[0]}")/arm64-apt.sh"
+    echo "vm.sh: fetching linux-image-$release and its headers" >&2
+    arm64_apt "$work/apt" ""
+    version=$(apt-cache "${apt[@]}" show "$headers" 2>/dev/null |
+        awk '/^Version: / && !found {print $2; found = 1}' || true)
+    [ -n "$version" ] || fail "no package $headers: of arm64 the newest kernels alone are there (make the root anew)"
+    kbuild=$(apt-cache "${apt[@]}" depends "$headers" |
+        awk '$2 ~ /^linux-kbuild/ && !found {print $2; found = 1}')
+    (cd "$work" && apt-get -q "${apt[@]}" download "linux-image-$release" "$headers" \
+        "${headers%-arm64}-common" >&2 && apt-get -q download "$kbuild=$version" >&2) ||
+        fail "can't fetch the packages of $release, and $kbuild $version of this host"
+    keep_packages "$work" "$release"
+}
+
+# keep_packages WORK RELEASE: takes a kernel and what builds its modules out of the packages in WORK.
+keep_packages() {
+    local work=$1 release=$2 deb
     for deb in "$work"/*.deb; do
         dpkg-deb -x "$deb" "$work/tree"
         rm "$deb"
@@ -163,6 +193,9 @@ make_module() {
     local folder inside status=0
     folder=$(readlink -f "$1")
     shift
+    if [ "$(machine_of "$kernel/vmlinuz")" = aarch64 ]; then
+        set -- ARCH=arm64 CROSS_COMPILE=aarch64-linux-gnu- "$@"
+    fi
     if [ ! -e "$kernel/root" ]; then
         make -C "$(readlink -f "$kernel/headers/build")" M="$folder" "$@" modules
         return
@@ -326,6 +359,16 @@ machine_of() {
     fi
 }
 
+# with_parts FOLDER: the folder that has modules and headers beside the image of FOLDER: itself, or what
+# is fetched for that image of aarch64.
+with_parts() {
+    if [ -e "$1/modules" ] || [ "$(machine_of "$1/vmlinuz")" != aarch64 ]; then
+        echo "$1"
+    else # it is not compressed, and says who it is
+        fetch "$(grep -aom1 'Linux version [^ ]*-arm64' "$1/vmlinuz" | sed -n '1s/.* //p')"
+    fi
+}
+
 # What a kernel says when something is wrong with it.
 bad_messages='WARNING:|BUG:|BUG |Oops|Kernel panic|general protection|Call Trace|KASAN|UBSAN|KCSAN|KFENCE: |Object padding'
 bad_messages+='|rcu.*(stall|self-detected)|soft lockup|hard LOCKUP|hung_task|blocked for more than'
@@ -353,8 +396,8 @@ fi
 adds=() modules=() append=() cpus='' memory=1024 limit=1200 log=''
 while [ $# -gt 0 ]; do
     case $1 in
-    --fetch) echo "$kernel"; exit 0 ;;
-    --make) shift; make_module "$@"; exit ;;
+    --fetch) with_parts "$kernel"; exit ;;
+    --make) shift; kernel=$(with_parts "$kernel"); make_module "$@"; exit ;;
     --add) adds+=("$2"); shift 2 ;;
     --root) root=$2; shift 2 ;;
     --module) modules+=("$2"); shift 2 ;;
@@ -368,6 +411,7 @@ while [ $# -gt 0 ]; do
     esac
 done
 [ $# -gt 0 ] || fail "no command (--help)"
+[ ${#modules[@]} -eq 0 ] || kernel=$(with_parts "$kernel")
 machine=$(machine_of "$kernel/vmlinuz")
 # the console, what tells the status, and what the kernel's messages
 if [ "$machine" = aarch64 ]; then
