@@ -67,7 +67,7 @@ packages_of() {
             libelf-dev debootstrap dkms sparse
         ;;
     aarch64) # on x86-64, besides build and check: cmake --preset aarch64
-        echo g++-aarch64-linux-gnu binutils-aarch64-linux-gnu qemu-user-static qemu-system-arm cpio
+        echo g++-aarch64-linux-gnu binutils-aarch64-linux-gnu qemu-user-static qemu-system-arm cpio kmod make
         ;;
     *) die "unknown group '$1': build check test demo bench package vm aarch64 all" ;;
     esac

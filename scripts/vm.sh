@@ -11,7 +11,7 @@ usage() {
 usage: vm.sh KERNEL [OPTION...] -- COMMAND [ARG...]
        vm.sh KERNEL --fetch          fetch and unpack image, modules and headers, print the folder
        vm.sh KERNEL --make FOLDER [ARG...]   build the module in FOLDER for that kernel, by its Kbuild
-       vm.sh --check                 status 0 when everything needed is there, else says what is not
+       vm.sh --check [MACHINE]       status 0 when everything needed is there, else says what is not
 
 KERNEL is a version of the distribution's kernels (6.1, 6.12: the newest package of it), `sid` for the
 newest of Debian sid (needs root and debootstrap), or a folder that has `vmlinuz` and may have
@@ -53,7 +53,8 @@ missing() {
         depmod:kmod; do
         command -v "${tool%%:*}" >/dev/null || echo "${tool##*:}"
     done
-    find_busybox >/dev/null || echo busybox-static
+    # that of another machine is in its root
+    [ "$machine" != x86_64 ] && [ -z "$root" ] || find_busybox >/dev/null || echo busybox-static
 }
 
 # A busybox that needs no library.
@@ -194,6 +195,7 @@ make_module() {
     folder=$(readlink -f "$1")
     shift
     if [ "$(machine_of "$kernel/vmlinuz")" = aarch64 ]; then
+        command -v aarch64-linux-gnu-gcc >/dev/null || fail "missing packages: gcc-aarch64-linux-gnu"
         set -- ARCH=arm64 CROSS_COMPILE=aarch64-linux-gnu- "$@"
     fi
     if [ ! -e "$kernel/root" ]; then
@@ -378,6 +380,7 @@ bad_messages+='|unreferenced object|bad rc=|leaking uprobe|failed to (un)?regist
 
 machine=x86_64 root=''
 if [ "${1:-}" = --check ]; then
+    machine=${2:-$machine}
     lacking=$(missing | tr '\n' ' ')
     [ -z "$lacking" ] && exit 0
     echo "missing packages: $lacking"

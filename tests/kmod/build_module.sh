@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # Builds the module for a kernel of scripts/vm.sh. usage: build_module.sh KERNEL OUT
-# OUT/module/speed_bump.ko is the result; any warning of the compiler fails. Status 77: skipped, with
-# the reason.
+# OUT/module/speed_bump.ko is the result; any warning of the compiler fails. SB_ROOT=FOLDER of aarch64, for a
+# KERNEL of it. Status 77: skipped, with the reason.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 kernel=$1
 out=$2
 
-if ! reason=$("$root/scripts/vm.sh" --check); then
+if ! reason=$("$root/scripts/vm.sh" --check ${SB_ROOT:+aarch64}); then
     echo "SKIP: $reason"
     exit 77
 fi

@@ -132,8 +132,9 @@ int make_elf(const char* path, const struct test_elf* elf) {
     code.p_offset = SB_TEST_CODE_OFFSET;
     code.p_vaddr = SB_TEST_CODE_ADDRESS;
     code.p_filesz = code.p_memsz = SB_TEST_CODE_SIZE;
-    char text[SB_TEST_CODE_SIZE];
-    memset(text, 0x90, sizeof(text));
+    static const unsigned char nop[SB_TEST_STEP] = SB_TEST_NOP;
+    unsigned char text[SB_TEST_CODE_SIZE];
+    for (size_t i = 0; i < sizeof(text); i++) text[i] = nop[i % SB_TEST_STEP];
 
     fd = open(path, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0755);
     if (fd >= 0 && !write_at(fd, &file, sizeof(file), 0) &&

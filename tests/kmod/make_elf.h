@@ -6,16 +6,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What the code of every made file consists of, nops, and how long one is. */
 #if defined(__aarch64__)
 #define SB_TEST_MACHINE EM_AARCH64
+#define SB_TEST_NOP \
+    { 0x1f, 0x20, 0x03, 0xd5 }
+#define SB_TEST_STEP 4
 #else
 #define SB_TEST_MACHINE EM_X86_64
+#define SB_TEST_NOP \
+    { 0x90 }
+#define SB_TEST_STEP 1
 #endif
 
-/* The code segment of every made file: address, file offset and size. */
+/* The code segment: address, file offset and size. */
 #define SB_TEST_CODE_ADDRESS 0x401000
 #define SB_TEST_CODE_OFFSET 0x1000
-#define SB_TEST_CODE_SIZE 0x1000
+#define SB_TEST_CODE_SIZE (0x1000 * SB_TEST_STEP)
 
 struct test_symbol {
     const char* name;

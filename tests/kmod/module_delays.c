@@ -1,59 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Where probes may be, and what a call that hits one is delayed. */
+/* What a call that hits a probe is delayed, and which names are found. */
 #include "module_tests.h"
-
-#if defined(__x86_64__)
-/* From 6.18 on a probed 5-byte nop becomes a call that ends forked children. */
-static bool nop5_is_refused(void) {
-    struct utsname name;
-    unsigned major = 0, minor = 0;
-    return uname(&name) || sscanf(name.release, "%u.%u", &major, &minor) != 2 || major > 6 ||
-           (major == 6 && minor >= 18);
-}
-
-static void call_nops(void) {
-    for (int i = 0; i < 20; i++) {
-        nop_entry();
-        nop_behind();
-    }
-    _exit(0);
-}
-
-/* An instruction that the kernel may get wrong is refused, by name and by offset. */
-void sites_that_are_refused(void) {
-    static const char* const refused[] = {"vex_entry",    "evex_entry",     "repeated_entry",
-                                          "locked_entry", "exchange_entry", "flags_entry"};
-    static const char* const good[] = {"nop_behind", "nop_inside", "work"};
-    const int of_nop = nop5_is_refused() ? EOPNOTSUPP : 0;
-    unsigned long long offsets[3];
-    for (size_t i = 0; i < sizeof(refused) / sizeof(*refused); i++)
-        CHECK(command("+" SELF ":%s", refused[i]) == EOPNOTSUPP, "%s", refused[i]);
-    for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
-        CHECK(command("+" SELF ":%s", good[i]) == 0, "%s", good[i]);
-        char name[64];
-        snprintf(name, sizeof(name), SELF ":%s", good[i]);
-        offsets[i] = row_of(name).offset;
-        command("-*");
-    }
-    /* the 5-byte nop: at an entry, after its endbr64, and where something may lie below the stack
-     */
-    CHECK(command("+" SELF ":nop_entry 0") == of_nop);
-    CHECK(command("+" SELF ":0x%llx 0", offsets[0] + 4) == of_nop);
-    CHECK(command("+" SELF ":0x%llx", offsets[1] + 9) == EOPNOTSUPP);
-    CHECK(command("+" SELF ":0x%llx 0", offsets[0]) == 0);
-    /* in this process and, with what became of them, in its children */
-    CHECK(enable(true) == 0);
-    for (int i = 0; i < 20; i++) {
-        nop_entry();
-        nop_behind();
-    }
-    CHECK(reap(spawn(call_nops)) == 0);
-    CHECK(row_of(SELF ":nop_entry").hits == (of_nop ? 0 : 40));
-    CHECK(stat_of("targets") == (of_nop ? 1 : 3));
-    CHECK(put("/dev/speed_bump", "+" SELF ":vex_entry", strlen("+" SELF ":vex_entry")) ==
-          EOPNOTSUPP);
-}
-#endif
 
 void live_and_without_trace(void) {
     CHECK(command("+" WORK " 0") == 0);
@@ -228,7 +175,7 @@ void symbol_rules(void) {
 
 void huge_files(void) {
     const struct test_symbol wanted = {
-        "wanted", STT_FUNC, STB_GLOBAL, 1, SB_TEST_CODE_ADDRESS + 0x123, 0};
+        "wanted", STT_FUNC, STB_GLOBAL, 1, SB_TEST_CODE_ADDRESS + 0x124, 0};
     const struct {
         const char* what;
         struct test_elf elf;
@@ -244,7 +191,7 @@ void huge_files(void) {
         unsigned long long offset = offset_of("/tmp/huge", "wanted", &error);
         printf("  %s: %llu ms\n", cases[i].what,
                (unsigned long long)((now_ns() - start) / MILLISECOND));
-        CHECK(!error && offset == SB_TEST_CODE_OFFSET + 0x123, "%s: %d", cases[i].what, error);
+        CHECK(!error && offset == SB_TEST_CODE_OFFSET + 0x124, "%s: %d", cases[i].what, error);
         CHECK(command("+/tmp/huge:missing") == ENOENT);
         unlink("/tmp/huge");
     }

@@ -52,7 +52,7 @@ void readers_take_little_memory(void) {
     struct test_elf elf = {.symtab = &symbol, .symtab_count = 1};
     CHECK(make_elf("/tmp/code", &elf) == 0);
     for (unsigned target = 0; target < 1000; target++)
-        CHECK(command("+/tmp/code:0x%x 0", 0x1000 + target) == 0);
+        CHECK(command("+/tmp/code:0x%x 0", SB_TEST_CODE_OFFSET + target * SB_TEST_STEP) == 0);
     unsigned long long before = kernel_memory_kib();
     int readers[70];
     char text[1000];
@@ -87,7 +87,7 @@ void many_targets(void) {
     for (int i = 0; i < 2; i++) {
         uint64_t start = now_ns();
         for (unsigned target = 0; target < counts[i]; target++)
-            CHECK(command("+/tmp/code:0x%x 0", 0x1000 + target) == 0);
+            CHECK(command("+/tmp/code:0x%x 0", SB_TEST_CODE_OFFSET + target * SB_TEST_STEP) == 0);
         uint64_t added = now_ns();
         CHECK(enable(true) == 0);
         uint64_t enabled = now_ns();
@@ -266,15 +266,19 @@ static void write_over(const char* path, const void* data, size_t length, off_t 
     close(fd);
 }
 
-static unsigned char byte_of(const char* path, off_t offset) {
-    unsigned char byte = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    CHECK(fd >= 0 && pread(fd, &byte, 1, offset) == 1, "%s", strerror(errno));
-    close(fd);
-    return byte;
-}
+/* What a return would be written over. */
+struct code {
+    unsigned char bytes[sizeof(return_code)];
+};
 
-static const unsigned char ret_code = 0xc3;
+static struct code code_of(const char* path, off_t offset) {
+    struct code code;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    CHECK(fd >= 0 && pread(fd, code.bytes, return_size, offset) == (ssize_t)return_size, "%s",
+          strerror(errno));
+    close(fd);
+    return code;
+}
 
 void a_file_that_is_written_to(void) {
     static const char *const file = "/tmp/written", *const name = "/tmp/written:program_work";
@@ -282,13 +286,13 @@ void a_file_that_is_written_to(void) {
     CHECK(system("cp /bin/victim_pie /tmp/written") == 0);
     CHECK(command("+" WORK " 0") == 0 && command("+%s 0", name) == 0);
     const off_t offset = (off_t)row_of(name).offset;
-    const unsigned char byte = byte_of(file, offset);
-    write_over(file, &ret_code, 1, offset);
+    const struct code code = code_of(file, offset);
+    write_over(file, return_code, return_size, offset);
     CHECK(enable(true) == ESTALE);
     CHECK(stat_of("enabled") == 0 && work_byte() == untouched_byte);
     CHECK(run_victim(file, 3) == 0 && row_of(name).hits == 0);
     /* as it was */
-    write_over(file, &byte, 1, offset);
+    write_over(file, code.bytes, return_size, offset);
     CHECK(enable(true) == 0 && work_byte() != untouched_byte);
     CHECK(run_victim(file, 3) == 0 && row_of(name).hits == 3);
     CHECK(enable(false) == 0);
@@ -305,11 +309,11 @@ void an_overlay_that_is_written_to(void) {
     CHECK(command("+%s 0", over_name) == 0 && enable(true) == 0);
     CHECK(run_victim(over_victim, 3) == 0 && row_of(over_name).hits == 3);
     const off_t offset = (off_t)row_of(over_name).offset;
-    const unsigned char byte = byte_of(over_victim, offset);
-    write_over(over_victim, &ret_code, 1, offset);
+    const struct code code = code_of(over_victim, offset);
+    write_over(over_victim, return_code, return_size, offset);
     CHECK(run_victim(over_victim, 4) == 0);
     CHECK(row_of(over_name).hits == 3, "%llu", row_of(over_name).hits);
-    write_over(over_victim, &byte, 1, offset);
+    write_over(over_victim, code.bytes, return_size, offset);
     CHECK(run_victim(over_victim, 5) == 0);
     CHECK(row_of(over_name).hits == 8, "%llu", row_of(over_name).hits);
     CHECK(command("-%s", over_name) == 0);

@@ -6,48 +6,6 @@ bool full_counts;
 unsigned char untouched_byte;
 struct shared* shared;
 
-/* The functions that are probed. One begins with an instruction that the kernel emulates, the other
- * with one that it steps over. */
-__attribute__((noinline, used)) void work(void) {
-    __asm__ volatile("nop");
-}
-__attribute__((noinline, used)) void stepped_work(void) {
-#if defined(__x86_64__)
-    __asm__ volatile("mov %%rax, %%rax" ::: "memory");
-#else
-    __asm__ volatile("mov x0, x0" ::: "memory");
-#endif
-}
-
-/* Code of which any byte may be probed, and what may not. Only the nops are called. */
-__asm__(
-    ".text\n"
-    ".type sled, @function\n"
-    "sled: .fill 2400, 1, 0x90\n"
-#if defined(__x86_64__)
-    ".type vex_entry, @function\n"
-    "vex_entry: vmovd %xmm0, %eax; ret\n"
-    ".type evex_entry, @function\n"
-    "evex_entry: .byte 0x62, 0xf2, 0x7d, 0x48, 0x7a, 0xc6; ret\n"
-    ".type repeated_entry, @function\n"
-    "repeated_entry: rep stosb; ret\n"
-    ".type locked_entry, @function\n"
-    "locked_entry: lock incl (%rdi); ret\n"
-    ".type exchange_entry, @function\n"
-    "exchange_entry: .byte 0x41, 0x90; ret\n"
-    ".type flags_entry, @function\n"
-    "flags_entry: pushf; pop %rax; ret\n"
-    ".globl nop_entry\n"
-    ".type nop_entry, @function\n"
-    "nop_entry: .byte 0x0f, 0x1f, 0x44, 0, 0; ret\n"
-    ".globl nop_behind\n"
-    ".type nop_behind, @function\n"
-    "nop_behind: endbr64; .byte 0x0f, 0x1f, 0x44, 0, 0; ret\n"
-    ".type nop_inside, @function\n"
-    "nop_inside: endbr64; mov %rdi, -8(%rsp); .byte 0x0f, 0x1f, 0x44, 0, 0; ret\n"
-#endif
-);
-
 unsigned char work_byte(void) {
     return *(volatile unsigned char*)(uintptr_t)work;
 }

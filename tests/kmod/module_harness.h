@@ -59,20 +59,15 @@ extern bool full_counts;
         }                                                            \
     } while (0)
 
-/* The functions that are probed. One begins with an instruction that the kernel emulates, the other
- * with one that it steps over. */
+/* The functions that are probed, one of each machine: module_sites_x86_64.c,
+ * module_sites_aarch64.c. One begins with an instruction that the kernel emulates, the other with
+ * one that it steps over. Besides there are `sled`, 2400 bytes of which each fourth may be probed,
+ * and `refused_entry`, which may not. */
 void work(void);
 void stepped_work(void);
-#if defined(__x86_64__)
-void nop_entry(void);
-void nop_behind(void);
-int hold(int fd);
-void sleep_forever(void);
-void write_file(const char* path, const void* data, size_t length);
-unsigned long long kernel_memory_kib(void);
-
-#endif
-extern unsigned char untouched_byte; /* work_byte() without a probe */
+extern const unsigned char return_code[4]; /* an instruction that returns, and of x86-64 more */
+extern const size_t return_size;           /* of these belong to it */
+extern unsigned char untouched_byte;       /* work_byte() without a probe */
 
 /* What children tell their parents. */
 struct shared {

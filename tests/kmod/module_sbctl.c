@@ -33,7 +33,7 @@ void sbctl_speaks(void) {
         {"add /dev/null:f", 1, "not a program"},
         {"add '/a b:f 5'", 1, "malformed"},
         {"add nonsense", 1, "malformed"},
-        {"add " SELF ":vex_entry", 1, "known to be safe to probe"},
+        {"add " SELF ":refused_entry", 1, "known to be safe to probe"},
         {"add " SELF ":f 11s", 1, "over 10 s"},
         {"update " WORK " 30us --pid=1", 0, ""},
         {"update " WORK, 2, ""},

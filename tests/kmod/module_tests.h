@@ -5,11 +5,6 @@
 
 #include "module_harness.h"
 
-#if defined(__x86_64__)
-#define MODULE_TESTS_X86(TEST) TEST(sites_that_are_refused)
-#else
-#define MODULE_TESTS_X86(TEST)
-#endif
 #define MODULE_TESTS(TEST)                  \
     TEST(files_and_formats)                 \
     TEST(errno_of_commands)                 \
@@ -21,7 +16,7 @@
     TEST(only_root_writes)                  \
     TEST(update_keeps_hits)                 \
     TEST(default_delay)                     \
-    MODULE_TESTS_X86(TEST)                  \
+    TEST(sites_that_are_refused)            \
     TEST(a_name_that_changes_is_not_opened) \
     TEST(live_and_without_trace)            \
     TEST(delays_are_held)                   \
