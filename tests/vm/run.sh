@@ -6,7 +6,7 @@
 #   APPEND  words for the kernel's command line
 # SB_SHORT=1 runs a part of the tests of sessions.
 # SB_TESTS="FILE[:TEST,TEST...] ..." runs these of tests/runtime in place of the chosen ones.
-# SB_ROOT=FOLDER of what BUILD was cross-built with; without a module then.
+# SB_ROOT=FOLDER of what BUILD was cross-built with.
 # SB_PYTHON=VERSION of that folder; else that of the host.
 # SB_ARCHIVE=FILE: the programs and cores are those of an archive (scripts/archive.sh).
 # Status 77: skipped, with the reason.
@@ -16,9 +16,8 @@ root=$(cd "$here/../.." && pwd)
 kernel=$1 out=$2 build=$3 tests=$4 append=${5:-}
 
 other=() module=()
-if [ -n "${SB_ROOT:-}" ]; then
-    other=(--root "$SB_ROOT")
-else
+[ -z "${SB_ROOT:-}" ] || other=(--root "$SB_ROOT")
+if [ "$tests" = kmod ] || [ -z "${SB_ROOT:-}" ]; then
     "$root/tests/kmod/build_module.sh" "$kernel" "$out"
     module=(--add "$out/module/speed_bump.ko:/speed_bump.ko")
 fi

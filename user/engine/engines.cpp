@@ -11,7 +11,6 @@
 #include "engine/bpf/bpf_engine.h"
 #include "engine/inprocess/open.h"
 #include "engine/kmod/kmod_engine.h"
-#include "engine/machine.h"
 #include "engine/mapping_watch.h"
 #include "engine/python/python_hooks.h"
 #include "process/ownership.h"
@@ -26,7 +25,6 @@ using Warn = std::function<void(const std::string&)>;
 
 // What of the request the module can't do; empty when it can all of it.
 std::string unfit_for_module(const EngineRequest& request, const targets::TargetsFile& file) {
-    if (const char* reason = why_no_module(); reason != nullptr) return reason;
     if (!request.follow_children) return "it delays a process with its children (--no-children)";
     if (request.is_of_cgroup) return "it knows processes, no cgroups (--cgroup)";
     if (request.columns > 0) return "it has no schedule";

@@ -17,9 +17,6 @@ bool child_reaches_call(const volatile unsigned char* code);
 // Whether this kernel turns no nop into a call, for where that can't be tried.
 bool has_no_trampoline();
 
-// Why the kernel module takes no site on this processor; nullptr: it takes some.
-const char* why_no_module();
-
 // What people read for elf::SiteKind::kOptimizedNop.
 const char* nop_kind_name();
 

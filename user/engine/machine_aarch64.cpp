@@ -17,10 +17,6 @@ bool has_no_trampoline() {
     return true;
 }
 
-const char* why_no_module() {
-    return "it has no list of instructions of aarch64 yet";
-}
-
 const char* nop_kind_name() {
     return "nop";
 }
@@ -39,7 +35,6 @@ void add_machine_checks(std::vector<Check>& checks, const Features&) {
             "guarded control stack");
     else
         add("Python functions", State::kBad, "processes are entered with pages of 4 KB only");
-    add("sites of the module", State::kBad, "it has no list of instructions of aarch64 yet");
     add("timed functions", State::kDegraded,
         "latency: and device: not of functions of Go, nor where there may be guarded control "
         "stacks");

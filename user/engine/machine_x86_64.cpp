@@ -55,10 +55,6 @@ bool has_no_trampoline() {
     return ask_child([] { return syscall(kUprobe) == -1 && errno == ENOSYS; });
 }
 
-const char* why_no_module() {
-    return nullptr;
-}
-
 const char* nop_kind_name() {
     return "optimized nop";
 }
