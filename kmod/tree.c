@@ -88,8 +88,14 @@ static bool sb_is_childs(const struct sb_tree *tree, struct mm_struct *mm)
 	if (!owner)
 		return false;
 	parent = pid_task(READ_ONCE(owner->thread_pid), PIDTYPE_PID);
-	if (!parent || parent == owner)
-		parent = rcu_dereference(owner->real_parent);
+	/*
+	 * Its pid does not lead to it yet: processors that write out of turn may show that before its
+	 * real_parent. Better a breakpoint too many, which its first hit takes out.
+	 */
+	if (!parent)
+		return true;
+	if (parent == owner)
+		parent = rcu_dereference(parent->real_parent);
 	return sb_tree_has(tree, parent);
 }
 #else
@@ -194,7 +200,7 @@ static bool sb_add_member(struct sb_tree *tree, struct task_struct *task)
 	hash_add_rcu(sb_members, &member->by_pid, (unsigned long)pid);
 	list_add_tail_rcu(&member->node, &tree->members);
 	spin_unlock(&sb_tree_lock);
-	/* pairs with the decrement before the exit hook: one of the two sees the other */
+	/* pairs with the decrement before the exit hook, and with forks: one of two sees the other */
 	smp_mb();
 	if (!atomic_read(&task->signal->live))
 		sb_forget(pid);
@@ -271,6 +277,11 @@ static void sb_on_fork(void *data, struct task_struct *parent, struct task_struc
 
 	if (same_thread_group(parent, child))
 		return;
+	/*
+	 * The child is in the list of processes. Pairs with the barriers before a scan and behind each
+	 * new member: the scan sees the child, or this the tree or the member.
+	 */
+	smp_mb();
 	rcu_read_lock();
 	pid = task_tgid(parent);
 	hash_for_each_possible_rcu(sb_members, member, by_pid, (unsigned long)pid) {
@@ -369,6 +380,7 @@ struct sb_tree *sb_tree_get(pid_t number)
 	if (tree->everyone)
 		return tree;
 
+	smp_mb();	/* pairs with that of forks */
 	rcu_read_lock();
 	root = sb_seen_as(number);
 	if (root)
