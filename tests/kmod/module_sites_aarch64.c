@@ -66,6 +66,7 @@ PROBED(does_tbz, "tbz x0, #33, 1f; add x0, x0, #3; 1: nop");
 PROBED(does_tbnz, "tbnz w0, #3, 1f; add x0, x0, #3; 1: nop");
 PROBED(does_adr, "adr x2, .; adr x3, .; sub x2, x3, x2; add x0, x0, x2");
 PROBED(does_adrp, "adrp x2, sled; adrp x3, sled; sub x2, x3, x2; add x0, x0, x2");
+PROBED(does_br, "br x30");
 PROBED(steps_nop, "nop; add x0, x0, #1");
 PROBED(steps_bti, "bti c; add x0, x0, #1");
 PROBED(steps_pac, "paciasp; add x0, x0, #1; autiasp");
@@ -90,13 +91,13 @@ static const struct {
 } probed[] = {
 #define ENTRY(name) \
     { #name, name }
-    ENTRY(does_b),     ENTRY(does_b_cond),   ENTRY(does_cbz),    ENTRY(does_cbnz),
-    ENTRY(does_tbz),   ENTRY(does_tbnz),     ENTRY(does_adr),    ENTRY(does_adrp),
-    ENTRY(steps_nop),  ENTRY(steps_bti),     ENTRY(steps_pac),   ENTRY(steps_thread),
-    ENTRY(steps_mov),  ENTRY(steps_add),     ENTRY(steps_flags), ENTRY(steps_shift),
-    ENTRY(steps_csel), ENTRY(steps_madd),    ENTRY(steps_load),  ENTRY(steps_store),
-    ENTRY(steps_pair), ENTRY(steps_ordered), ENTRY(steps_float), ENTRY(steps_vector),
-    ENTRY(steps_dup),
+    ENTRY(does_b),       ENTRY(does_b_cond), ENTRY(does_cbz),      ENTRY(does_cbnz),
+    ENTRY(does_tbz),     ENTRY(does_tbnz),   ENTRY(does_adr),      ENTRY(does_adrp),
+    ENTRY(does_br),      ENTRY(steps_nop),   ENTRY(steps_bti),     ENTRY(steps_pac),
+    ENTRY(steps_thread), ENTRY(steps_mov),   ENTRY(steps_add),     ENTRY(steps_flags),
+    ENTRY(steps_shift),  ENTRY(steps_csel),  ENTRY(steps_madd),    ENTRY(steps_load),
+    ENTRY(steps_store),  ENTRY(steps_pair),  ENTRY(steps_ordered), ENTRY(steps_float),
+    ENTRY(steps_vector), ENTRY(steps_dup),
 #undef ENTRY
 };
 #define PROBED_COUNT (sizeof(probed) / sizeof(*probed))
