@@ -5,7 +5,8 @@
  * it.
  *
  * module_test [NAME...]   all tests, or those whose names begin so
- * Environment: SB_FULL=1 for the full counts of the long tests.
+ * Environment: SB_FULL=1 for the full counts of the long tests; SB_LOAD_ON_ONE_CPU=1 takes the
+ * second processor off while tests make load.
  */
 #include "module_tests.h"
 

@@ -15,9 +15,10 @@ shift 2
 
 "$here/build_module.sh" "$kernel" "$out"
 
-machine=x86_64 prefix='' other=()
+machine=x86_64 prefix='' other=() environment=(SB_FULL="${SB_FULL:-0}")
 if [ -n "${SB_ROOT:-}" ]; then
     machine=aarch64 prefix=aarch64-linux-gnu- other=(--root "$SB_ROOT")
+    [ "${SPEEDBUMP_VM_KVM:-0}" = 1 ] || environment+=(SB_LOAD_ON_ONE_CPU=1)
 fi
 sources=("$here/module_sites_$machine.c" "$here/make_elf.c")
 for source in "$here"/module_*.c; do
@@ -42,4 +43,4 @@ exec "$root/scripts/vm.sh" "$kernel" "${other[@]}" --module overlay --memory 204
     --append "${SB_APPEND:-}" --timeout "${SB_TIMEOUT:-1200}" --log "$out/console.log" "${adds[@]}" \
     --add "$out/libvictim.so:/lib/" --add "$out/libvictim_stripped.so:/lib/" \
     --add "$out/module/speed_bump.ko:/speed_bump.ko" \
-    -- env SB_FULL="${SB_FULL:-0}" /bin/module_test "$@"
+    -- env "${environment[@]}" /bin/module_test "$@"
