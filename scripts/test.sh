@@ -3,7 +3,7 @@
 # Installs what is missing, builds, and runs every test.
 #
 #   scripts/test.sh [--no-setup] [--long] [LABEL...]   LABEL: those of `order` below; default: all
-#   of them; and by name vm, a part of kmod, and tsan
+#   of them; and by name fuzz, vm, a part of kmod, and tsan
 #   scripts/test.sh --runs N [--busy] [LABEL...]   N runs in a row of runtime and python, or of what is
 #   named; with --busy beside a process for each CPU that never waits
 #   scripts/test.sh --into FOLDER LABEL...   leaves the results there and counts nothing; it calls
@@ -14,8 +14,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# fresh is a new root of the distribution, in which nothing is installed
-order=(check unit package runtime python kmod fuzz asan tidy fresh)
+# fresh is a new root of the distribution, in which nothing is installed; asan has the fuzzers, too; aarch64 is
+# what is of that machine alone, cross-built, and sessions in a machine with its kernel
+order=(check unit package runtime python kmod aarch64 asan tidy fresh)
 
 say() { printf '\n== %s [%d:%02d]\n' "$*" $((SECONDS / 60)) $((SECONDS % 60)); }
 
@@ -44,10 +45,10 @@ while [ $# -gt 0 ]; do
         shift
         ;;
     *)
-        case " ${order[*]} vm tsan " in
+        case " ${order[*]} fuzz vm tsan " in
         *" $1 "*) runs+=("$1") ;;
         *)
-            echo "unknown label '$1': ${order[*]} vm tsan" >&2
+            echo "unknown label '$1': ${order[*]} fuzz vm tsan" >&2
             exit 2
             ;;
         esac
@@ -69,6 +70,8 @@ if [ -n "$with_setup" ]; then
     case " ${runs[*]} " in *" kmod "* | *" vm "*) groups+=(vm) ;; esac
     say "setup: ${groups[*]}"
     scripts/setup.sh "${groups[@]}"
+    # Where that fails it is skipped, with the reason.
+    case "$(uname -m) ${runs[*]} " in x86_64*" aarch64 "*) scripts/setup.sh aarch64 || true ;; esac
 fi
 
 if [ "$(id -u)" = 0 ] && ! scripts/whole_root.py --check; then
@@ -103,14 +106,14 @@ trap 'exit 143' TERM
 jobs=$(nproc)
 failed=0
 
-# build PRESET: configures and builds; on failure nothing of it can run.
+# build PRESET [--target NAME]: configures and builds; on failure nothing of it can run.
 build() {
     say "build: $1"
     cmake --preset "$1" >"$results/cmake-$1.log" 2>&1 || {
         cat "$results/cmake-$1.log"
         return 1
     }
-    cmake --build --preset "$1" -j "$jobs"
+    cmake --build --preset "$1" -j "$jobs" "${@:2}"
 }
 
 # run_tests RUN PRESET LABEL JOBS: false when one failed.
@@ -134,21 +137,33 @@ run_tests() {
         --timeout "$timeout" --no-tests=ignore --output-junit "$results/$run.xml" </dev/null
 }
 
+# skip_run RUN REASON: what the summary shows of it.
+skip_run() {
+    say "tests: $1: skipped, $2"
+    printf '<testsuite><testcase name="%s" status="disabled"><system-out>SKIP: %s</system-out></testcase></testsuite>' \
+        "$1" "$2" >"$results/$1.xml"
+}
+
 # run_all RUN...: builds what they need and runs them, one after the other; false when one failed.
 run_all() {
-    local run preset label parallel status=0
+    local run preset label parallel target status=0
     local -A built=([release]=$release_built)
     for run in "$@"; do
-        preset=release label=$run parallel=$jobs
+        preset=release label=$run parallel=$jobs target=()
         case $run in
         asan) preset=asan label='(unit|fuzz)' ;;
         tsan) preset=tsan label=unit ;;
+        aarch64) preset=aarch64 target=(--target short_tests) ;;
         runtime | python) parallel=$((jobs + 1)) ;; # they wait more than they compute
         campaign) parallel=1 ;;
         esac
+        if [ "$preset" = aarch64 ] && [ ! -e build/arm64-root/packages ]; then
+            skip_run "$run" "no arm64 libraries here (scripts/setup.sh aarch64)"
+            continue
+        fi
         if [ -z "${built[$preset]+known}" ]; then
             built[$preset]=yes
-            build "$preset" || built[$preset]=no
+            build "$preset" "${target[@]}" || built[$preset]=no
         fi
         if [ "${built[$preset]}" = no ]; then
             echo "$run: not run, the build failed"
