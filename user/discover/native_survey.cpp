@@ -31,6 +31,8 @@ constexpr size_t kMaxUnseen = 32'768;   // more than can be watched in any time 
 constexpr size_t kLargeTree = 32;       // more processes than that
 constexpr size_t kWatchedProcesses = 8; // of a large tree
 constexpr milliseconds kShortestWatch(50);
+constexpr double kMaxPlacing = 0.04; // of a CPU: putting probes of unseen functions in place
+constexpr int kInAndOut = 2;         // of that time: taking them out takes as long again
 constexpr milliseconds kLook(2);
 constexpr milliseconds kLongestLook(20); // while a batch is as cheap as it began
 constexpr milliseconds kLongEnough(500);
@@ -89,7 +91,8 @@ class NativeSurvey::Impl {
     Survey survey_;
     Clock::time_point start_;
     Clock::time_point end_;
-    double cost_ns_ = 0; // of all counting so far
+    double cost_ns_ = 0;     // of all counting so far
+    nanoseconds placing_{0}; // what the kernel took to put probes in and out, so far
 };
 
 Result<void> NativeSurvey::Impl::prepare(const targets::TargetsFile& file) {
@@ -184,7 +187,6 @@ std::vector<process::Candidate> NativeSurvey::Impl::order_candidates(const stack
     };
     using Ranked = std::tuple<size_t, size_t, size_t>; // its own, its file's, where it is now
     std::vector<Ranked> order;
-    order.reserve(candidates_.size());
     for (size_t i = 0; i < candidates_.size(); ++i) {
         const process::Candidate& candidate = candidates_[i];
         const RankedFile& file = file_of(candidate.file);
@@ -208,7 +210,6 @@ std::vector<process::Candidate> NativeSurvey::Impl::order_candidates(const stack
     }
     std::sort(order.begin(), order.end());
     std::vector<process::Candidate> ordered;
-    ordered.reserve(order.size());
     for (const Ranked& one : order) ordered.push_back(std::move(candidates_[std::get<2>(one)]));
     candidates_ = {};
     return ordered;
@@ -310,14 +311,14 @@ Result<void> NativeSurvey::Impl::take_counts(std::map<uint32_t, double>& costs,
     return {};
 }
 
-// Counts a batch for some time, for `min_time` of it also when the survey's is over: on a busy
-// machine that may have gone by while the probes were put in place. False when it was too dear and
-// was given up early.
+// Counts a batch for some time, for `min_time` of it also when the survey's has gone by while the
+// probes were put in place. False when it was too dear and was given up early.
 Result<bool> NativeSurvey::Impl::watch(const std::vector<uint32_t>& batch, nanoseconds time,
                                        nanoseconds min_time) {
     const Clock::time_point attach_start = Clock::now();
     std::map<uint32_t, double> costs;
     auto attached = attach(batch);
+    placing_ += kInAndOut * (Clock::now() - attach_start);
     if (!attached) return std::move(attached).error();
     if (auto taken = take_counts(costs, false); !taken) return std::move(taken).error();
     const double cost_before = cost_ns_;
@@ -374,8 +375,7 @@ void NativeSurvey::Impl::pay_back() const {
 Result<void> NativeSurvey::Impl::watch_seen(Clock::time_point end) {
     std::vector<uint32_t> batch(seen_);
     std::iota(batch.begin(), batch.end(), 0);
-    // In any case, also when dear ones among them have taken all the time: it is what the user came
-    // for.
+    // Also when dear ones among them have taken all the time: it is what the user came for.
     for (int tried = 0; !batch.empty() && !(*interrupted_)(); ++tried) {
         if (tried >= kTries && Clock::now() >= end) break;
         const auto cheap = watch(batch, end - Clock::now(), kLongEnough);
@@ -390,9 +390,12 @@ Result<void> NativeSurvey::Impl::watch_seen(Clock::time_point end) {
 Result<void> NativeSurvey::Impl::watch_rest() {
     std::deque<uint32_t> waiting(functions_.size() - seen_);
     std::iota(waiting.begin(), waiting.end(), static_cast<uint32_t>(seen_));
+    const nanoseconds most =
+        placing_ + std::chrono::duration_cast<nanoseconds>(kMaxPlacing * (end_ - start_));
     size_t size = kFirstBatch;
-    while (!waiting.empty() && !is_over()) {
+    while (!waiting.empty() && !is_over() && size > 0) {
         const auto length = static_cast<std::ptrdiff_t>(std::min(size, waiting.size()));
+        const nanoseconds placed = placing_;
         const std::vector<uint32_t> batch(waiting.begin(), waiting.begin() + length);
         waiting.erase(waiting.begin(), waiting.begin() + length);
         const auto share =
@@ -405,6 +408,9 @@ Result<void> NativeSurvey::Impl::watch_rest() {
             std::copy_if(batch.begin(), batch.end(), std::front_inserter(waiting),
                          [this](uint32_t index) { return is_wanted(index); });
         size = *cheap ? std::min(size * 4, kLargestBatch) : std::max<size_t>(size / 4, 1);
+        const double each = std::max(1.0, ns(placing_ - placed) / static_cast<double>(length));
+        if (!options_.is_asked_for)
+            size = std::min(size, static_cast<size_t>(std::max(0.0, ns(most - placing_) / each)));
         pay_back();
     }
     return {};
