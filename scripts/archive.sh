@@ -6,7 +6,8 @@
 #   scripts/archive.sh [BUILD [OUT]]     BUILD: the folder to build in, default build-static; OUT: the
 #                                        folder for the archive, default BUILD
 #
-# SPEEDBUMP_MACHINE=aarch64 cross-builds it, with the cores for the Pythons of build/arm64-root.
+# SPEEDBUMP_MACHINE=aarch64 cross-builds it (scripts/setup.sh aarch64 first), with cores for the Pythons
+# of Debian's arm64 packages, also of newer releases (arm64-root.sh).
 # The last line names the archive. SOURCE_DATE_EPOCH is the date of all files in it; default: that of
 # the last commit.
 set -euo pipefail

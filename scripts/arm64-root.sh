@@ -45,11 +45,11 @@ skip() {
 # shellcheck source=/dev/null
 . /etc/os-release
 [ "$ID" = debian ] || skip "$PRETTY_NAME has its arm64 packages elsewhere: only Debian is known here"
-list=$(cksum <<<"${versioned[*]} ${packages[*]}")
+wanted=$(cksum <<<"${versioned[*]} ${packages[*]}")
 cache=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/speedbump
 name=${suite:+arm64-python-$suite}
 name=${name:-arm64-root}
-place=$cache/$name-${suite:-$VERSION_CODENAME}-${list%% *}
+place=$cache/$name-${suite:-$VERSION_CODENAME}-${wanted%% *}
 mkdir -p "$cache" build
 link() { ln -sfnT "$place" "build/$name"; }
 exec 9>"$place.lock"

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 rm -rf out build-static/packages
 mkdir -p out
-scripts/archive.sh build-static out # SPEEDBUMP_MACHINE
+scripts/archive.sh build-static out # for SPEEDBUMP_MACHINE
 for kind in DEB RPM; do
     cpack --config build-static/CPackConfig.cmake -G "$kind" -B build-static/packages >/dev/null
 done
