@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "elf_workshop.h"
+#include "exits_test_case.h"
 
 namespace speedbump::elf {
 namespace {
@@ -21,43 +22,9 @@ using testing::IsEmpty;
 
 const SiteOptions kNoGuardedStacks{.no_shadow_stacks = true};
 
-std::shared_ptr<const ElfFile> borrowed(const ElfFile& file) {
-    return {std::shared_ptr<const ElfFile>(), &file}; // it lives as long as the test
-}
-
-class ExitsAarch64 : public testing::Test {
+class ExitsAarch64 : public ExitsTest {
   protected:
-    std::shared_ptr<const ElfFile> assemble(const std::string& text) {
-        workshop_.write("code.s", ".text\n" + text);
-        workshop_.run("as -o code.o code.s && ld -shared -Bsymbolic -o code.so code.o");
-        return workshop_.open("code.so");
-    }
-    static std::string function(const std::string& name, const std::string& code) {
-        return ".globl " + name + "\n.type " + name + ", %function\n" + name +
-               ":\n.cfi_startproc\n" + code + "\n.cfi_endproc\n.size " + name + ", .-" + name +
-               "\n";
-    }
-    static Result<WaysOut> find(const ElfFile& file, const std::string& name,
-                                const SiteOptions& options = kNoGuardedStacks) {
-        return ExitFinder(borrowed(file), options).find(find_function(file, name)->file_offset);
-    }
-    static std::vector<std::string> exits_of(const ElfFile& file, const std::string& name) {
-        std::vector<std::string> texts;
-        const auto ways = find(file, name);
-        EXPECT_TRUE(ways) << name << ": " << ways.error().message;
-        if (!ways) return texts;
-        for (const Exit& exit : ways->exits)
-            texts.push_back(exit.instruction.substr(0, exit.instruction.find(' ')) +
-                            (exit.operand ? " if it leads out" : ""));
-        return texts;
-    }
-    static std::string refusal_of(const ElfFile& file, const std::string& name,
-                                  const SiteOptions& options = kNoGuardedStacks) {
-        const auto ways = find(file, name, options);
-        return ways ? "accepted" : ways.error().message;
-    }
-
-    Workshop workshop_;
+    ExitsAarch64() : ExitsTest(kNoGuardedStacks, "-Bsymbolic") {}
 };
 
 TEST_F(ExitsAarch64, ReturnsAndTailCalls) {
@@ -156,6 +123,18 @@ TEST_F(ExitsAarch64, TablesBehindABranch) {
     EXPECT_THAT(refusal_of(*falls, "chooses"), HasSubstr("table that was not found"));
 }
 
+// A file that somebody made for this costs no more than it may: 5,000 jumps, each through 4,096
+// entries.
+TEST_F(ExitsAarch64, TooManyTables) {
+    const auto file =
+        assemble(function("costly",
+                          ".rept 5000\ncmp w0, #4095\nb.hi 2f\nadrp x1, .Lt\n"
+                          "add x1, x1, #:lo12:.Lt\nldrb w2, [x1, w0, uxtw]\nadr x1, 1f\n"
+                          "add x2, x1, w2, sxtb #2\nbr x2\n1: nop\n2: nop\n.endr\nret") +
+                 ".section .rodata\n.Lt: .fill 4096, 1, 0\n.text\n");
+    EXPECT_THAT(refusal_of(*file, "costly"), HasSubstr("too many tables"));
+}
+
 TEST_F(ExitsAarch64, RefusedWithTheReason) {
     const auto file = assemble(
         function("forever", "nop\n1: yield\nb 1b") + function("branches", "cbz x0, forever\nret") +
@@ -183,7 +162,9 @@ TEST_F(ExitsAarch64, RefusedWithTheReason) {
     EXPECT_THAT(refusal_of(*file, "labels"), HasSubstr("takes addresses of its own code"));
     // Where processes may have guarded control stacks, a return can't be probed.
     const auto plain = assemble(function("plain", "ret"));
-    EXPECT_THAT(refusal_of(*plain, "plain", {}), HasSubstr("guarded control stack"));
+    const auto careful = find(*plain, "plain", {});
+    ASSERT_FALSE(careful);
+    EXPECT_THAT(careful.error().message, HasSubstr("guarded control stack"));
 }
 
 // Landing pads lead to returns that nothing jumps to; switches, computed gotos, and what compilers

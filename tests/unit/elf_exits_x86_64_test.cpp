@@ -4,11 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
 #include <string>
 #include <vector>
 
 #include "elf_workshop.h"
+#include "exits_test_case.h"
 
 namespace speedbump::elf {
 namespace {
@@ -16,44 +16,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-class Exits : public testing::Test {
-  protected:
-    // Each function of the text ends where the next one begins; others are given as they are.
-    std::shared_ptr<const ElfFile> assemble(const std::string& text) {
-        workshop_.write("code.s", ".text\n" + text);
-        workshop_.run("as -o code.o code.s && ld -shared -o code.so code.o");
-        return workshop_.open("code.so");
-    }
-    static std::string function(const std::string& name, const std::string& code,
-                                bool unwinds = true) {
-        const std::string begin = unwinds ? ".cfi_startproc\n" : "";
-        const std::string end = unwinds ? ".cfi_endproc\n" : "";
-        return ".globl " + name + "\n.type " + name + ", @function\n" + name + ":\n" + begin +
-               code + "\n" + end + ".size " + name + ", .-" + name + "\n";
-    }
-    static std::vector<std::string> exits_of(const ElfFile& file, const std::string& name) {
-        std::vector<std::string> texts;
-        const auto ways =
-            ExitFinder(workshop_file(file), {}).find(find_function(file, name)->file_offset);
-        EXPECT_TRUE(ways) << ways.error().message;
-        if (!ways) return texts;
-        for (const Exit& exit : ways->exits)
-            texts.push_back(exit.instruction.substr(0, exit.instruction.find(' ')) +
-                            (exit.operand ? " if it leads out" : "") +
-                            (exit.condition == Exit::kAlways ? "" : " if taken"));
-        return texts;
-    }
-    static std::string refusal_of(const ElfFile& file, const std::string& name) {
-        const auto ways =
-            ExitFinder(workshop_file(file), {}).find(find_function(file, name)->file_offset);
-        return ways ? "accepted" : ways.error().message;
-    }
-    static std::shared_ptr<const ElfFile> workshop_file(const ElfFile& file) {
-        return {std::shared_ptr<const ElfFile>(), &file}; // it lives as long as the test
-    }
-
-    Workshop workshop_;
-};
+class Exits : public ExitsTest {};
 
 TEST_F(Exits, ReturnsAndTailCalls) {
     const auto file = assemble(

@@ -19,6 +19,9 @@
 // What ways out are looked for in, on every processor.
 namespace speedbump::elf {
 
+inline constexpr uint64_t kMaxPartBytes = 256u << 10;
+inline constexpr uint64_t kTableBudget = 64u << 20; // bytes of tables that are read for a function
+
 inline Error refusal(std::string reason) {
     return make_error(ErrorKind::kUnsupported, std::move(reason));
 }
@@ -43,12 +46,29 @@ struct ExitCode {
         return found != nullptr && found->address == address ? found : nullptr;
     }
 
-    // The same, of a function and not of the part that a compiler moved away from one (f.cold).
-    bool is_function(uint64_t address) const {
-        const Function* function = function_at(address);
-        return function != nullptr &&
-               std::none_of(function->names.begin(), function->names.end(),
-                            [](std::string_view name) { return name.find(".cold") != name.npos; });
+    // Whether it is a part that a compiler moved away from a function (f.cold).
+    static bool is_cold(const Function& function) {
+        return std::any_of(function.names.begin(), function.names.end(),
+                           [](std::string_view name) { return name.find(".cold") != name.npos; });
+    }
+
+    // The part of a function around an address that it jumps to, of which `known` others are known;
+    // kUnsupported, with the reason, where it can't be followed.
+    Result<CodePart> next_part(uint64_t address, size_t known) const {
+        const auto part = part_of(address);
+        if (!part) return refusal("the extent of code that it jumps to is not known");
+        if (part->end - part->begin > kMaxPartBytes) return refusal("the function is too large");
+        if (known == kMaxCodeParts) return refusal("the function is spread over too many parts");
+        return *part;
+    }
+
+    // Where exceptions may continue in the part around an address. kUnsupported likewise.
+    Result<std::vector<uint64_t>> landing_pads(uint64_t address) const {
+        const FramePart* frame = frames.find(address);
+        if (frame == nullptr) return std::vector<uint64_t>();
+        auto pads = frames.landing_pads(*frame);
+        if (!pads) return refusal("its exception tables can't be read");
+        return std::move(*pads);
     }
 
     // The code that belongs together around an address.

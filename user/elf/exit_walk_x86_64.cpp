@@ -5,7 +5,6 @@ namespace speedbump::elf {
 
 namespace {
 
-constexpr uint64_t kMaxPartBytes = 256u << 10;
 constexpr size_t kHistory = 24; // instructions that are looked back from a jump
 
 uint8_t number_of(ZydisRegister name) {
@@ -17,14 +16,10 @@ uint8_t number_of(ZydisRegister name) {
 
 bool ExitWalk::add_part(uint64_t address) {
     if (belongs(address)) return true;
-    const auto range = finder_.part_of(address);
-    if (!range || range->end - range->begin > kMaxPartBytes) {
-        refuse(range ? "the function is too large"
-                     : "the extent of code that it jumps to is not known");
-        return false;
-    }
-    if (parts_.size() == kMaxCodeParts) {
-        refuse("the function is spread over too many parts");
+    const auto range = finder_.next_part(address, parts_.size());
+    const auto pads = finder_.landing_pads(address);
+    if (!range || !pads) {
+        refuse(range ? pads.error().message : range.error().message);
         return false;
     }
     Part part{*range, {}};
@@ -35,19 +30,8 @@ bool ExitWalk::add_part(uint64_t address) {
         at = one->end();
     }
     parts_.push_back(std::move(part));
-    add_landing_pads(address);
-    return true;
-}
-
-void ExitWalk::add_landing_pads(uint64_t address) {
-    const FramePart* frame = finder_.frames.find(address);
-    if (frame == nullptr) return;
-    const auto pads = finder_.frames.landing_pads(*frame);
-    if (!pads) {
-        refuse("its exception tables can't be read");
-        return;
-    }
     for (const uint64_t pad : *pads) follow(pad);
+    return true;
 }
 
 void ExitWalk::follow(uint64_t address) {
@@ -57,8 +41,8 @@ void ExitWalk::follow(uint64_t address) {
     });
     if (!starts)
         refuse("its code can't be told apart from data");
-    else if (!seen_.contains(address))
-        todo_.push_back(address);
+    else if (!seen_.contains(address) && queued_.insert(address).second)
+        todo_.push_back(address); // once: a table may name it a thousand times
 }
 
 void ExitWalk::follow_run(uint64_t address) {
@@ -156,8 +140,8 @@ bool ExitWalk::goes_on(const Instruction& one) {
 bool ExitWalk::is_tail_call(uint64_t target) const {
     if (target == entry_) return !finder_.is_go; // there: begins anew on a larger stack
     if (belongs(target)) return false;
-    return finder_.function_at(target) != nullptr ? finder_.is_function(target)
-                                                  : finder_.is_stub(target);
+    const Function* function = finder_.function_at(target);
+    return function != nullptr ? !finder_.is_cold(*function) : finder_.is_stub(target);
 }
 
 void ExitWalk::jump(const Instruction& one, uint8_t condition) {

@@ -122,7 +122,6 @@ class ExitWalk {
         });
     }
     bool add_part(uint64_t address);
-    void add_landing_pads(uint64_t address);
     // Refused unless an instruction is known to start there.
     void follow(uint64_t address);
     void follow_run(uint64_t address);
@@ -146,13 +145,12 @@ class ExitWalk {
         if (reason_.empty()) reason_ = std::move(reason);
     }
 
-    static constexpr uint64_t kTableBudget = 64u << 20; // bytes, of one function
-
     const ExitFinder::Impl& finder_;
     uint64_t entry_;
     std::vector<Part> parts_;
     std::map<uint64_t, uint8_t> seen_; // instructions that are reached: address, length
     std::deque<uint64_t> todo_;
+    std::set<uint64_t> queued_; // all that was ever in it
     std::map<uint64_t, Exit> exits_;
     std::vector<Instruction> history_; // of the straight line that is followed
     std::map<uint64_t, Table> tables_; // that may lead into the function

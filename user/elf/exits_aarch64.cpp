@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "elf/exit_code.h"
-#include "elf/frames.h"
 #include "elf/jump_tables_aarch64.h"
 #include "elf/probe_site.h"
 #include "elf/words_aarch64.h"
@@ -17,7 +16,6 @@
 namespace speedbump::elf {
 namespace {
 
-constexpr uint64_t kMaxPartBytes = 256u << 10;
 constexpr size_t kHistory = 24; // instructions that are looked back from a jump
 
 // ret Xn, br Xn, blr Xn
@@ -107,40 +105,30 @@ class Walk {
     std::vector<Placed> undecided_; // jumps through a register that are those of no table
     std::vector<uint64_t> taken_;   // addresses
     std::set<uint64_t> bases_;      // of tables
-    bool has_labels_ = false;       // places inside are known to be jumped to
+    uint64_t table_budget_ = kTableBudget;
+    bool has_labels_ = false; // places inside are known to be jumped to
     std::string reason_;
 };
 
 bool Walk::add_part(uint64_t address) {
     if (belongs(address)) return true;
-    const auto range = finder_.part_of(address);
-    if (!range || range->end - range->begin > kMaxPartBytes) {
-        refuse(range ? "the function is too large"
-                     : "the extent of code that it jumps to is not known");
+    const auto part = finder_.next_part(address, parts_.size());
+    const auto pads = finder_.landing_pads(address);
+    if (!part || !pads) {
+        refuse(part ? pads.error().message : part.error().message);
         return false;
     }
-    if (parts_.size() == kMaxCodeParts) {
-        refuse("the function is spread over too many parts");
-        return false;
-    }
-    parts_.push_back(*range);
-    const FramePart* frame = finder_.frames.find(address);
-    if (frame == nullptr) return true;
-    const auto pads = finder_.frames.landing_pads(*frame);
-    if (!pads) {
-        refuse("its exception tables can't be read");
-        return false;
-    }
+    parts_.push_back(*part);
     for (const uint64_t pad : *pads) follow(pad);
     return true;
 }
 
 void Walk::follow(uint64_t address, Line line) {
     if (!add_part(address)) return;
-    ++ways_[address];
+    const bool is_first = ++ways_[address] == 1;
     if (address % kWordBytes != 0)
         refuse("its code can't be told apart from data");
-    else if (!seen_.contains(address))
+    else if (is_first && !seen_.contains(address)) // a table may name it a thousand times
         todo_.emplace_back(address, std::move(line));
 }
 
@@ -212,8 +200,8 @@ Line Walk::line_behind(const Placed& one) const {
 bool Walk::is_tail_call(uint64_t target) const {
     if (target == entry_) return true;
     if (belongs(target)) return false;
-    return finder_.function_at(target) != nullptr ? finder_.is_function(target)
-                                                  : finder_.is_stub(target);
+    const Function* function = finder_.function_at(target);
+    return function != nullptr ? !finder_.is_cold(*function) : finder_.is_stub(target);
 }
 
 void Walk::jump(const Placed& one, uint64_t target) {
@@ -253,6 +241,10 @@ void Walk::register_jump(const Placed& one) {
 }
 
 void Walk::follow_entries(const Table& table) {
+    // An entry of one byte is as much work as one of four.
+    const uint64_t work = table.entries * sizeof(uint32_t);
+    if (work > table_budget_) return refuse("it has too many tables");
+    table_budget_ -= work;
     const auto bytes =
         read_address(*finder_.file, table.address, table.entries * table.entry_bytes);
     if (!bytes || bytes->size() < table.entries * table.entry_bytes)
