@@ -13,6 +13,7 @@
 #include "cpython/interpreter.h"
 #include "process/remote_elf.h"
 #include "stacks/native_stack.h"
+#include "stacks/running_account.h"
 #include "stacks/sampler.h"
 #include "stacks/stack_reader.h"
 #include "stacks/thread_account.h"
@@ -54,6 +55,7 @@ struct Process {
     std::map<pid_t, Still> still;
     std::set<pid_t> unreadable; // of the threads off the CPUs, at this tick
     std::map<pid_t, ThreadAccount> accounts;
+    std::optional<stacks::RunningAccount> running; // since its threads were first looked at
     std::vector<Pending> pending;
     std::vector<std::pair<pid_t, sb_thread_state>> states; // that the sampler knows
 };
@@ -83,12 +85,13 @@ class StackSampling {
     void count(const Whole& stack);
     void fail(const std::vector<Pending>& pending);
     void count_certain(Process& process);
+    void count_running(Process& process);
     void count_waiting(Process& process, ThreadAccount& account);
     void count_asleep(Process& process, Still& still, uint64_t periods);
     std::optional<std::vector<sb_thread>> list_and_copy(Process& process);
     void book_all(Process& process, const std::vector<sb_thread>& threads, uint64_t now_ns);
     void close(Process& process);
-    Sampled describe(const Process& process, pid_t tid, uint64_t times) const;
+    Sampled describe(const Process& process, pid_t tid) const;
 
     const StackSurveyOptions& options_;
     const std::function<bool()>& interrupted_;
@@ -164,12 +167,11 @@ void StackSampling::list_processes() {
     }
 }
 
-Sampled StackSampling::describe(const Process& process, pid_t tid, uint64_t times) const {
+Sampled StackSampling::describe(const Process& process, pid_t tid) const {
     Sampled thread;
     thread.pid = process.pid;
     thread.tid = tid;
     thread.knows_qualified_names = !process.reader || process.reader->interpreter().minor >= 11;
-    thread.times = times;
     return thread;
 }
 
@@ -229,6 +231,20 @@ Still* known_still(Process& process, const sb_thread& thread) {
                : nullptr;
 }
 
+void StackSampling::count_running(Process& process) {
+    if (!process.running) return;
+    process.running->settle(period_, [&](std::optional<Pending>&& sample, uint64_t periods) {
+        if (!sample) return result_.profile.add_failed(Unread::kUnreadable, periods);
+        if (periods == 0) return;
+        sample->stack.thread.times = periods;
+        if (is_certain(process, sample->python))
+            count(sample->stack);
+        else
+            process.pending.push_back(std::move(*sample));
+    });
+    if (process.reader) count_certain(process);
+}
+
 void StackSampling::count_waiting(Process& process, ThreadAccount& account) {
     if (!account.waits_at) return;
     const uint64_t periods = take_periods(account.waiting_ns, period_);
@@ -242,7 +258,7 @@ void StackSampling::count_waiting(Process& process, ThreadAccount& account) {
 
 // Its last samples.
 void StackSampling::close(Process& process) {
-    if (process.reader) count_certain(process);
+    count_running(process);
     fail(process.pending);
     for (auto& [tid, account] : process.accounts)
         result_.profile.add_failed(
@@ -305,6 +321,10 @@ std::optional<std::vector<sb_thread>> StackSampling::list_and_copy(Process& proc
     // What is told lies between the first and the last time that is booked.
     if (!std::exchange(has_booked_, true)) result_.from_ns = now_ns;
     result_.to_ns = now_ns;
+    if (process.running)
+        process.running->look();
+    else
+        process.running.emplace(process.pid);
     book_all(process, *threads, now_ns);
     process.unreadable.clear();
     sampler_->drain([this](const stacks::ThreadSample& sample) { take(sample); }, kLongestDrain);
@@ -363,7 +383,8 @@ void StackSampling::take(const stacks::ThreadSample& sample) {
     const auto found = processes_.find(static_cast<pid_t>(sample.head.pid));
     if (found == processes_.end()) return;
     Process& process = found->second;
-    Sampled thread = describe(process, static_cast<pid_t>(sample.head.tid), 1);
+    if (!process.running) return; // of a time that no account has
+    Sampled thread = describe(process, static_cast<pid_t>(sample.head.tid));
     thread.active = sample.head.on_cpu != 0;
     thread.holds_gil = sample.head.holds_gil != 0;
     stacks::NativeStack native;
@@ -386,18 +407,14 @@ void StackSampling::take(const stacks::ThreadSample& sample) {
     else if (sample.head.on_cpu == 0)
         process.unreadable.insert(thread.tid);
     else
-        result_.profile.add_failed(Unread::kUnreadable, 1);
+        result_.profile.add_failed(Unread::kUnreadable, thread.times);
 }
 
 // `python`: its frames, when they are not certain.
 void StackSampling::take_running(Process& process, Whole stack, std::vector<stacks::Frame> python) {
-    if (!python.empty()) {
-        process.pending.push_back({std::move(stack), std::move(python)});
-        return;
-    }
-    count(stack);
-    std::optional<Pending>& ran_at = process.accounts[stack.thread.tid].ran_at;
-    ran_at = {std::move(stack), {}};
+    Pending sample{std::move(stack), std::move(python)};
+    if (sample.python.empty()) process.accounts[sample.stack.thread.tid].ran_at = sample;
+    process.running->add(std::move(sample));
 }
 
 void StackSampling::take_still(Process& process, const sb_still& since, Whole stack,
@@ -421,6 +438,7 @@ void StackSampling::look_at_all() {
 
 StackSurvey StackSampling::run() {
     const auto cpu_before = thread_cpu_time();
+    const Clock::time_point opened_at = Clock::now();
     if (options_.with_native) {
         auto opened = stacks::StackSampler::open(period_);
         if (opened)
@@ -451,8 +469,7 @@ StackSurvey StackSampling::run() {
         }
         if (sampler_) sampler_->drain([this](const auto& sample) { take(sample); }, kLongestDrain);
         if (now > next_list || processes_.empty()) {
-            for (auto& [pid, process] : processes_)
-                if (process.reader) count_certain(process);
+            for (auto& [pid, process] : processes_) count_running(process);
             list_processes();
             next_list = Clock::now() + kListAgain;
         }
@@ -464,7 +481,7 @@ StackSurvey StackSampling::run() {
     if (sampler_ && sampler_->gaps() > 0)
         result_.notes.push_back(
             "samples were lost: a CPU went offline or came online while it was to be sampled");
-    result_.own_cpu = ns(thread_cpu_time() - cpu_before) / ns(Clock::now() - start);
+    result_.own_cpu = ns(thread_cpu_time() - cpu_before) / ns(Clock::now() - opened_at);
     return std::move(result_);
 }
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/types.h>
 #include <time.h>
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 
 namespace speedbump {
 
@@ -22,6 +24,15 @@ inline uint64_t monotonic_ns() {
 inline std::chrono::nanoseconds thread_cpu_time() {
     timespec time{};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
+// CPU time of a process, its ended threads included, up to now. Nothing: it is gone.
+inline std::optional<std::chrono::nanoseconds> process_cpu_time(pid_t pid) {
+    clockid_t clock{};
+    timespec time{};
+    if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &time) != 0)
+        return std::nullopt;
     return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
