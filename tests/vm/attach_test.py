@@ -24,13 +24,13 @@ TESTS = pathlib.Path("/tests")
 CORE = PROGRAMS / "_core.abi3.so"
 LENGTHS = (16, 32, 64, 128, 256)  # bytes of scalable vectors
 
-# Waits in its way, calls work() and judges what it answers; the file says how often, how long the last
-# call took, and how long the shortest since somebody wrote a zero there.
+# Waits in its way, calls work() and judges what it answers; the file says how many calls have begun since
+# somebody wrote another number at its end, how long the shortest of them took, and, last, that number.
 WORKER = """
 import mmap, select, struct, sys, threading, time
 kind, path = sys.argv[1:3]
 with open(path, "r+b") as file:
-    told = mmap.mmap(file.fileno(), 24)
+    told = mmap.mmap(file.fileno(), 32)
 def work(number):
     return number * 1.5 + 0.25
 def wait():
@@ -49,26 +49,31 @@ if kind == "threads":
     def spin():
         while True: sum(range(1000))
     threading.Thread(target=spin, daemon=True).start()
-number = 0
+number = asked = 0
+since, shortest = 0, 1 << 62
 while True:
     wait()
+    wanted = struct.unpack("<Q", told[24:])[0]
+    if wanted != asked:
+        asked, since, shortest = wanted, 0, 1 << 62
     begin = time.monotonic_ns()
     answer = work(number)
     spent = time.monotonic_ns() - begin
     if answer != number * 1.5 + 0.25:
         sys.exit(3)
-    shortest = struct.unpack("<Q", told[16:24])[0]
-    number += 1
-    told[:24] = struct.pack("<QQQ", number, spent, spent if not shortest else min(spent, shortest))
+    number, since, shortest = number + 1, since + 1, min(spent, shortest)
+    told[:16] = struct.pack("<QQ", since, shortest)
+    told[16:24] = struct.pack("<Q", asked)
 """
 
 
 class Worker:
     def __init__(self, kind: str):
         self.path = scratch() / "told"
-        self.path.write_bytes(bytes(24))
+        self.path.write_bytes(bytes(32))
+        self._asked = 0
         with open(self.path, "r+b") as file:
-            self._told = mmap.mmap(file.fileno(), 24)
+            self._told = mmap.mmap(file.fileno(), 32)
         self.process = subprocess.Popen([sys.executable, "-c", WORKER, kind, str(self.path)])
         self.pid = self.process.pid
         self.work(3)
@@ -80,17 +85,19 @@ class Worker:
         self.process.kill()
         self.process.wait()
 
-    def _read(self) -> tuple[int, int, int]:
+    def _since(self) -> tuple[int, int]:
+        """How many calls have begun since it was asked the last time, and the shortest of them, in ns."""
         assert self.process.poll() is None, f"the program ended with {self.process.returncode}"
-        return struct.unpack("<QQQ", self._told[:24])
+        if struct.unpack("<Q", self._told[16:24]) != (self._asked,):
+            return 0, 0
+        return struct.unpack("<QQ", self._told[:16])
 
     def work(self, count: int) -> int:
-        """Waits for some calls more; the shortest of them, in ns."""
-        begin = self._read()[0] + 1  # the one under way may be an older one
-        wait_for(lambda: self._read()[0] > begin, 60, "a call")
-        self._told[16:24] = bytes(8)
-        wait_for(lambda: self._read()[0] > begin + count, 60, f"{count} calls")
-        return self._read()[2]
+        """Waits for some calls more; the shortest of those that have begun by now, in ns."""
+        self._asked += 1
+        self._told[24:] = struct.pack("<Q", self._asked)
+        wait_for(lambda: self._since()[0] >= count, 60, f"{count} calls")
+        return self._since()[1]
 
     def threads(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/task"))

@@ -446,6 +446,28 @@ def test_more_functions_than_the_module_has_room_for() -> None:
         load_module(64)
 
 
+def test_code_that_nobody_may_write_to() -> None:
+    only("bpf")
+    if "proc_mem.force_override=never" not in pathlib.Path("/proc/cmdline").read_text():
+        raise Skip("is for a kernel with proc_mem.force_override=never")
+    code = "import time\ndef work(): time.sleep(0.01)\nprint(flush=True)\nwhile True: work()"
+    python = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    try:
+        assert python.stdout is not None and python.stdout.readline()
+        target = start_puppet()
+        for pid, targets, options in ((python.pid, "__main__:work delay=1ms", ()),
+                                      (target.pid, PUSH, ("--engine=inprocess",))):
+            done = Run("attach", *options, "--pid", str(pid), targets_file(targets))
+            assert done.status == HOST and "proc_mem.force_override=never" in done.err, done
+            assert python.poll() is None and changed_bytes(pid) == 0, done
+        expect_unslowed(target, "work_push", MS)
+        with Session(PUSH, pid=target.pid):
+            expect_slowed(target, "work_push", MS)
+    finally:
+        python.kill()
+        python.wait()
+
+
 # --- lockdown
 
 

@@ -30,14 +30,16 @@ elif [ -n "${SB_PYTHON:-}" ]; then # which compiles its library itself
 else
     /usr/bin/python3 "$here/python_zip.py" "$out/python" ${SB_ROOT:+"$SB_ROOT"}
 fi
-bin=$build cores=() # cores of an emulated machine's Python; those of the host's are not all for it
+bin=$build cores=() # for the machine's Python; those for others may need newer libraries
 if [ -n "${SB_ARCHIVE:-}" ]; then
     rm -rf "$out/archive"
     mkdir "$out/archive"
     tar -xf "$SB_ARCHIVE" -C "$out/archive" --strip-components=1
     bin=$out/archive/bin cores=(--add "$out/archive/lib/speedbump/cores:/lib/speedbump/cores")
-elif [ -n "${SB_ROOT:-}" ]; then
-    for core in "$build"/pyext/python/*/speed_bump/_core.*.so; do
+else
+    pythons=*
+    [ -n "${SB_ROOT:-}" ] || pythons=$(/usr/bin/python3 -c 'import platform; print(platform.python_version())')
+    for core in "$build"/pyext/python/$pythons/speed_bump/_core.*.so; do
         [ ! -e "$core" ] || cores+=(--add "$core:/lib/speedbump/cores/")
     done
 fi

@@ -14,6 +14,7 @@
 #include "inject/fire_plan.h"
 #include "inject/hold.h"
 #include "inject/process_state.h"
+#include "inject/write_code.h"
 #include "process/memory.h"
 #include "process/ownership.h"
 #include "process/threads.h"
@@ -114,8 +115,10 @@ Result<std::unique_ptr<Fire>> Fire::prepare(pid_t pid, const std::vector<RemoteM
         return is_free || is_stub(there);
     });
     if (place) {
-        if (is_free && !plan->write(*place, stub.data, stub.size))
-            return process::access_error(pid, "write its memory", errno);
+        if (is_free)
+            if (auto written = write_code(pid, plan->memory_file, *place, stub.data, stub.size);
+                !written)
+                return std::move(written).error();
         plan->stub = *place;
         plan->stub_is_there = true;
         plan->stub_was_there = !is_free;
@@ -233,9 +236,10 @@ bool Fire::restore() {
     if (!plan.stub_is_there) return true;
     if (!is_empty()) return false;
     std::vector<std::byte> zeros(stub_bytes().size);
-    plan.write(plan.stub, zeros.data(), zeros.size());
-    plan.stub_is_there = false;
-    return true;
+    const auto written =
+        write_code(plan.pid, plan.memory_file, plan.stub, zeros.data(), zeros.size());
+    plan.stub_is_there = !written && written.error().error_number != ESRCH; // it has ended
+    return !plan.stub_is_there;
 }
 
 void Fire::heed_late_signal(bool restarts) {

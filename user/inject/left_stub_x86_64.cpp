@@ -13,6 +13,7 @@
 #include "inject/payload.h"
 #include "inject/stop_all.h"
 #include "inject/target_lock.h"
+#include "inject/write_code.h"
 #include "process/memory.h"
 #include "process/remote_elf.h"
 
@@ -38,9 +39,8 @@ Result<bool> remove_left_stub(pid_t pid, Clock::time_point deadline) {
     if (!quiet.is_quiet) return false;
     // Whoever was in it has left, and nobody else will enter it: that takes the lock.
     const std::vector<char> zeros(size);
-    if (pwrite(memory->get(), zeros.data(), size, static_cast<off_t>(*stub)) !=
-        static_cast<ssize_t>(size))
-        return errno_error(fmt::format("process {}: write its memory", pid), errno);
+    auto written = write_code(pid, *memory, *stub, zeros.data(), size);
+    if (!written) return std::move(written).error();
     return true;
 }
 

@@ -17,6 +17,7 @@
 #include "engine/shared_memory.h"
 #include "inject/mapper.h"
 #include "inject/process_state.h"
+#include "inject/write_code.h"
 #include "process/maps.h"
 #include "process/memory.h"
 
@@ -226,17 +227,10 @@ Result<void> Batch::fill(const Fd& memory) {
         code.resize(layout_.callers_of(i) - layout_.code, '\xcc');
         code.append(reinterpret_cast<const char*>(&none), sizeof none);
     }
-    const auto put = [&](uint64_t address, const void* data, size_t size) {
-        return pwrite(memory.get(), data, size, static_cast<off_t>(address)) ==
-               static_cast<ssize_t>(size);
-    };
     const ProcessWord known = kOwnCounts;
-    errno = 0;
-    if (!put(layout_.code, code.data(), code.size()) || !put(layout_.process, &known, sizeof known))
-        return errno_error(fmt::format("process {}: write code there", pid_), errno)
-            .with_hint(
-                "a kernel with proc_mem.force_override=never lets nobody write to memory that is "
-                "not writable; use --engine=bpf");
+    auto written = inject::write_code(pid_, memory, layout_.code, code.data(), code.size());
+    if (written) written = inject::write_code(pid_, memory, layout_.process, &known, sizeof known);
+    if (!written) return written;
     std::string there(code.size(), '\0');
     if (pread(memory.get(), there.data(), there.size(), static_cast<off_t>(layout_.code)) !=
             static_cast<ssize_t>(there.size()) ||
@@ -271,17 +265,17 @@ Result<void> Batch::set_callers(pid_t pid, size_t table,
     const uint32_t half = (there.holds & 1) ^ 1;
     static_assert(sizeof(HookRange) == sizeof(process::AddressRange));
     const auto count = static_cast<uint32_t>(ranges.size());
-    const auto put = [&](uint64_t where, const void* data, size_t size) {
-        return pwrite(memory.get(), data, size, static_cast<off_t>(where)) ==
-               static_cast<ssize_t>(size);
-    };
-    errno = 0;
-    if (!put(at + sizeof there + uint64_t{half} * capacity * sizeof(HookRange), ranges.data(),
-             ranges.size() * sizeof(HookRange)) ||
-        !put(at + offsetof(HookCallers, counts) + half * sizeof count, &count, sizeof count) ||
-        !put(at + offsetof(HookCallers, holds), &half, sizeof half))
-        return errno_error(who + ": write callers there", errno);
-    return {};
+    auto written = inject::write_code(
+        pid, memory, at + sizeof there + uint64_t{half} * capacity * sizeof(HookRange),
+        ranges.data(), ranges.size() * sizeof(HookRange));
+    if (written)
+        written = inject::write_code(pid, memory,
+                                     at + offsetof(HookCallers, counts) + half * sizeof count,
+                                     &count, sizeof count);
+    if (written)
+        written =
+            inject::write_code(pid, memory, at + offsetof(HookCallers, holds), &half, sizeof half);
+    return written;
 }
 
 // --- jumps
