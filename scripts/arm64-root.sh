@@ -7,7 +7,8 @@
 #                                  builds with, and the kernels (boot/), busybox and Python with which
 #                                  scripts/vm.sh boots what was built: of this host's own release and backports
 #   scripts/arm64-root.sh SUITE    build/arm64-python-SUITE, trixie or sid: the Pythons there, with what they
-#                                  need, their headers and pybind11: cores are built for them, too
+#                                  need, their headers and pybind11: cores are built for them, too; and the kernel
+#                                  of sid
 #
 # `packages` in it says what it holds: name, source and its version, a line each. They are kept in the user's
 # cache for all source trees. Takes a minute the first time, does nothing when they are there. Status 77, with
@@ -23,9 +24,9 @@ packages=(libc6-dev libstdc++6 libcli11-dev nlohmann-json3-dev libfmt-dev libzyd
     busybox-static python3-minimal)
 suite=${1:-}
 case $suite in
-"") pythons=() ;;
-trixie) pythons=(3.13) ;;
-sid) pythons=(3.14 3.15) ;;
+"") pythons=() kernels=boot ;;
+trixie) pythons=(3.13) kernels= ;;
+sid) pythons=(3.14 3.15) kernels=boot ;;
 *)
     echo "arm64-root.sh: no Pythons are taken from '$suite', but from trixie or sid" >&2
     exit 2
@@ -45,7 +46,7 @@ skip() {
 # shellcheck source=/dev/null
 . /etc/os-release
 [ "$ID" = debian ] || skip "$PRETTY_NAME has its arm64 packages elsewhere: only Debian is known here"
-wanted=$(cksum <<<"${versioned[*]} ${packages[*]}")
+wanted=$(cksum <<<"${versioned[*]} ${packages[*]} $kernels")
 cache=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/speedbump
 name=${suite:+arm64-python-$suite}
 name=${name:-arm64-root}
@@ -78,27 +79,27 @@ apt-get -q -y "${apt[@]}" install --download-only "${versioned[@]}" "${packages[
     tail -n 20 "$work/log" >&2
     skip "no arm64 packages of ${suite:-$PRETTY_NAME}"
 }
-# Of each version of Linux the newest image; of it the kernel alone.
+# Of each version of Linux the newest image; of it the kernel alone, which newer packages have in one of its own.
 unpack_kernels() {
-    local images package image version
+    local images parts package image version
     images=$(apt-cache "${apt[@]}" search --names-only '^linux-image-[0-9].*-arm64$' |
         awk '$1 !~ /unsigned|cloud|-rt-/ { print $1 }' | sort -V |
         awk '{ split($1, parts, /[-.+]/); newest[parts[3] "." parts[4]] = $1 } END { for (one in newest) print newest[one] }')
     # shellcheck disable=SC2086 # words
-    (mkdir "$work/images" && cd "$work/images" && apt-get -q "${apt[@]}" download $images) >>"$work/log" 2>&1 ||
-        skip "no arm64 kernels of $PRETTY_NAME"
-    mkdir "$work/root/boot"
-    for package in "$work"/images/*.deb; do
-        dpkg-deb --fsys-tarfile "$package" |
-            tar -x --no-same-owner -C "$work/root" --wildcards './boot/vmlinuz-*'
-    done
-    for image in "$work"/root/boot/vmlinuz-*; do
-        version=${image##*/vmlinuz-}
+    parts=$(apt-cache "${apt[@]}" depends $images | awk '$1 == "Depends:" && $2 ~ /^linux-binary-/ { print $2 }')
+    # shellcheck disable=SC2086 # words
+    (mkdir "$work/images" && cd "$work/images" && apt-get -q "${apt[@]}" download $images $parts) >>"$work/log" 2>&1 ||
+        skip "no arm64 kernels of ${suite:-$PRETTY_NAME}"
+    for package in "$work"/images/*.deb; do dpkg-deb -x "$package" "$work/unpacked"; done
+    for image in "$work"/unpacked/boot/vmlinuz-* "$work"/unpacked/usr/lib/modules/*/vmlinuz; do
+        [ -e "$image" ] || continue
+        version=${image#"$work"/unpacked/boot/vmlinuz-}
+        version=${version#"$work"/unpacked/usr/lib/modules/}
         mkdir -p "$work/root/boot/$(cut -d. -f1,2 <<<"$version")"
         mv "$image" "$work/root/boot/$(cut -d. -f1,2 <<<"$version")/vmlinuz"
     done
 }
-[ -n "$suite" ] || unpack_kernels
+[ -z "$kernels" ] || unpack_kernels
 ln -s usr/lib "$work/root/lib" # merged, whatever the packages still say
 for package in "$work"/archives/*.deb; do
     dpkg-deb --fsys-tarfile "$package" |

@@ -115,7 +115,7 @@ fetch_packages() {
 }
 
 # fetch_arm64 RELEASE WORK: that one and no other, whose image somebody has. What runs while modules are
-# built (linux-kbuild) is the host's.
+# built (linux-kbuild) is the host's, or in a root of sid.
 fetch_arm64() {
     local release=$1 work=$2 headers=linux-headers-$1 apt kbuild version
     # shellcheck source=scripts/arm64-apt.sh
@@ -124,7 +124,10 @@ fetch_arm64() {
     arm64_apt "$work/apt" ""
     version=$(apt-cache "${apt[@]}" show "$headers" 2>/dev/null |
         awk '/^Version: / && !found {print $2; found = 1}' || true)
-    [ -n "$version" ] || fail "no package $headers: of arm64 the newest kernels alone are there (make the root anew)"
+    if [ -z "$version" ]; then
+        fetch_sid "$work" "$release"
+        return
+    fi
     kbuild=$(apt-cache "${apt[@]}" depends "$headers" |
         awk '$2 ~ /^linux-kbuild/ && !found {print $2; found = 1}')
     (cd "$work" && apt-get -q "${apt[@]}" download "linux-image-$release" "$headers" \
@@ -151,28 +154,38 @@ keep_packages() {
     ln -s "src/linux-headers-$release" "$dir/headers/build"
 }
 
-# From a root of sid: the host's apt need not know it, and the compiler and the tools that its headers
-# bring run there and not here.
+# fetch_sid WORK [RELEASE]: the newest kernel, or the one of arm64, from a root of sid: the host's apt need not
+# know it, and the compiler and the tools that its headers bring run there and not here.
 fetch_sid() {
-    local work=$1 mirror release deb
+    local work=$1 release=${2:-} machine='' needed=linux-headers-$flavour mirror deb
     command -v debootstrap >/dev/null || fail "sid needs debootstrap"
     [ "$(id -u)" = 0 ] || fail "sid needs root, to make a root of it"
     # shellcheck source=scripts/debian-mirror.sh
     . "$(dirname "${BASH_SOURCE[0]}")/debian-mirror.sh"
+    [ -z "$release" ] || machine=:arm64 needed=linux-kbuild-${release%-arm64},gcc-aarch64-linux-gnu
     echo "vm.sh: making a root of sid" >&2
-    debootstrap --variant=minbase --include="linux-headers-$flavour,make" sid "$work/root" \
+    debootstrap --variant=minbase --include="$needed,make" sid "$work/root" \
         ${mirror:+"$mirror"} >"$cache/sid.log" 2>&1 9>&- || # else debootstrap's own
-        fail "debootstrap failed ($cache/sid.log)"
+        fail "debootstrap failed ($cache/sid.log)${release:+; of arm64 the newest kernels alone are there: make the root anew}"
     apt-config dump Acquire >"$work/root/etc/apt/apt.conf.d/00host"
-    release=$(basename "$work"/root/usr/src/linux-headers-*-"$flavour")
-    release=${release#linux-headers-}
+    if [ -z "$release" ]; then
+        release=$(basename "$work"/root/usr/src/linux-headers-*-"$flavour")
+        release=${release#linux-headers-}
+    fi
     # shellcheck disable=SC2016 # expanded there
-    chroot "$work/root" sh -euc 'cd /tmp && apt-get -q update
-        parts=$(apt-cache depends "linux-image-$1" | sed -n "s/^  Depends: \(linux-.*$1\)\$/\1/p")
-        apt-get -q download "linux-image-$1" $parts' sh "$release" >>"$cache/sid.log" 2>&1 ||
+    chroot "$work/root" sh -euc 'cd /tmp
+        [ -z "$2" ] || dpkg --add-architecture arm64
+        apt-get -q update
+        parts=$(apt-cache depends "linux-image-$1$2" | sed -n "s/^  Depends: \(linux-.*$1\)\(:.*\)*\$/\1$2/p")
+        [ -z "$2" ] || parts="$parts linux-headers-$1$2 linux-headers-${1%-*}-common"
+        apt-get -q download "linux-image-$1$2" $parts' sh "$release" "$machine" >>"$cache/sid.log" 2>&1 ||
         fail "can't fetch linux-image-$release ($cache/sid.log)"
+    for deb in "$work"/root/tmp/linux-headers-*.deb; do [ ! -e "$deb" ] || dpkg-deb -x "$deb" "$work/root"; done
+    rm -f "$work"/root/tmp/linux-headers-*.deb
     for deb in "$work"/root/tmp/linux-*.deb; do dpkg-deb -x "$deb" "$work/tree"; done
     rm -f "$work"/root/tmp/linux-*.deb "$work"/root/var/cache/apt/archives/*.deb
+    # without it a module gets no BTF, and building it needs no pahole
+    [ -z "$machine" ] || rm -f "$work/root/usr/src/linux-headers-$release/vmlinux"
     [ -e "$work/tree/lib" ] || ln -s usr/lib "$work/tree/lib"
     keep_image "$work/tree" "$release"
     mv "$work/root" "$dir/root"
