@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Bad input, missing rights, hosts that cannot, and targets that go away at the wrong moment."""
 
+import ctypes
 import json
 import os
 import pathlib
@@ -558,6 +559,14 @@ def test_a_first_hook_that_fails_says_why() -> None:
     assert "matches anything" not in done.err, done
     for process in filtered, limited, stopped:
         assert process.poll() is None
+
+
+def test_a_program_that_may_open_no_files_is_refused() -> None:
+    if ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), 1) < 1:  # landlock_create_ruleset: its version
+        raise Skip("this kernel has no Landlock")
+    program = start_limited("landlock")
+    expect(attach(program.pid, targets_file("__main__:beat delay=1ms")), PERMISSION, "Landlock")
+    assert program.poll() is None
 
 
 if __name__ == "__main__":

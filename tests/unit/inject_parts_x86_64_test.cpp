@@ -435,6 +435,11 @@ TEST(Bootstrap, ReadsAnswers) {
     auto refused = read_bootstrap_answer("{\"op\":\"error\",\"message\":\"ImportError: no\"}");
     ASSERT_FALSE(refused);
     EXPECT_NE(refused.error().message.find("ImportError: no"), std::string::npos);
+    EXPECT_EQ(refused.error().kind, ErrorKind::kInvalid);
+    refused = read_bootstrap_answer(
+        "{\"op\":\"error\",\"message\":\"ImportError: /x.so: Permission denied\"}");
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().kind, ErrorKind::kPermission);
     EXPECT_FALSE(read_bootstrap_answer("{\"op\":3}"));
     EXPECT_FALSE(read_bootstrap_answer("{\"op\":\"error\",\"message\":[1]}"));
     EXPECT_FALSE(read_bootstrap_answer("\xff"));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "inject/bootstrap.h"
 
+#include <cerrno>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 namespace speedbump::inject {
@@ -82,11 +84,18 @@ Result<void> read_bootstrap_answer(std::string_view message) {
     if (!answer.is_object() || !answer.contains("op") || !answer["op"].is_string())
         return make_error(ErrorKind::kIo, "unexpected answer from the interpreter");
     if (answer["op"] == "loaded") return {};
-    auto text = answer.find("message");
-    return make_error(ErrorKind::kInvalid,
-                      "the interpreter refused the core: " +
-                          (text != answer.end() && text->is_string() ? text->get<std::string>()
-                                                                     : std::string("no reason")));
+    const auto found = answer.find("message");
+    const std::string text =
+        found != answer.end() && found->is_string() ? found->get<std::string>() : "no reason";
+    Error refused = make_error(ErrorKind::kInvalid, "the interpreter refused the core: " + text);
+    // It has the file open: no right of its user is missing.
+    if (text.find(std::strerror(EACCES)) != std::string::npos) {
+        refused.kind = ErrorKind::kPermission;
+        refused.hint =
+            "the program may open no files there: it lives in a Landlock domain, or a security "
+            "module (SELinux, AppArmor) has a rule for it";
+    }
+    return refused;
 }
 
 } // namespace speedbump::inject

@@ -4,6 +4,7 @@
 none: under no limit.
 filter FILE: under a seccomp filter, an array of struct sock_filter.
 strictwx: memory that was written can't be executed (PR_SET_MDWE).
+landlock: it may open no file any more.
 memory BYTES: RLIMIT_AS is that much above what is in use.
 tasks: RLIMIT_NPROC is what is in use; as another user, since root's tasks are not limited.
 files LEFT: so many descriptors are free; ends with status 5 when another one of its own is closed.
@@ -62,6 +63,15 @@ def under_filter():
 
 def strict_wx():
     prctl(65, 1, 0, 0, 0)  # PR_SET_MDWE
+    sleep()
+
+
+def in_landlock():
+    handled = ctypes.create_string_buffer(struct.pack("@Q", (1 << 13) - 1))  # the file rights of its first ABI
+    rules = libc.syscall(444, handled, ctypes.c_size_t(8), 0)  # landlock_create_ruleset
+    prctl(38, 1, 0, 0, 0)
+    if rules < 0 or libc.syscall(446, rules, 0) != 0:  # landlock_restrict_self
+        raise OSError(ctypes.get_errno(), "Landlock")
     sleep()
 
 
@@ -131,6 +141,7 @@ def in_vfork():
     "none": sleep,
     "filter": under_filter,
     "strictwx": strict_wx,
+    "landlock": in_landlock,
     "memory": little_memory,
     "tasks": no_more_tasks,
     "files": few_descriptors,
