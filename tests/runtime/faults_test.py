@@ -369,6 +369,7 @@ def test_doctor_tells_of_what_is_absent() -> None:
     good = Run("doctor", "--json")
     states = {one["name"]: one["state"] for one in good.final()["checks"]}
     assert states["BTF"] == "good" and states["uprobes from BPF"] == "good", states
+    assert states["code of processes"] == "good", states
     bad = Run("doctor", "--json", without="btf,uprobe_multi,sleepable")
     states = {one["name"]: one for one in bad.final()["checks"]}
     assert states["BTF"]["state"] == "bad" and states["BTF"]["remedy"], states

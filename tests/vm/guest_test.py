@@ -461,6 +461,7 @@ def test_code_that_nobody_may_write_to() -> None:
             assert done.status == HOST and "proc_mem.force_override=never" in done.err, done
             assert python.poll() is None and changed_bytes(pid) == 0, done
         expect_unslowed(target, "work_push", MS)
+        assert checks(Run("doctor", "--json"))["code of processes"]["state"] == "degraded"
         with Session(PUSH, pid=target.pid):
             expect_slowed(target, "work_push", MS)
     finally:

@@ -5,6 +5,7 @@
 #include "cli/exit_status.h"
 #include "cli/look.h"
 #include "cli/output.h"
+#include "engine/code_access.h"
 #include "engine/features.h"
 #include "engine/python/cores.h"
 #include "report/check.h"
@@ -24,6 +25,7 @@ Result<int> doctor(const DoctorArguments& arguments) {
     const engine::Features features = engine::probe_features();
     std::vector<engine::Check> checks = engine::check_host(features);
     checks.push_back(engine::check_cores(engine::core_directories()));
+    checks.push_back(engine::check_code_access());
     for (const pid_t pid : arguments.pids) {
         const std::vector<engine::Check> more = check_process(pid);
         checks.insert(checks.end(), more.begin(), more.end());

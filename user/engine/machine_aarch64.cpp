@@ -26,7 +26,8 @@ void add_machine_checks(std::vector<Check>& checks, const Features&) {
         checks.push_back({name, state, detail, ""});
     };
     using State = Check::State;
-    add("aarch64", State::kUnknown, "tried on Debian's kernels 6.1 and 6.12, in emulated machines");
+    add("aarch64", State::kUnknown,
+        "tried on Debian's kernels 6.1, 6.12 and 7.2, in emulated machines");
     add("probe sites", State::kDegraded,
         "entries only: a function that begins with what is not on the list is skipped");
     if (sysconf(_SC_PAGESIZE) == 4096)
@@ -35,6 +36,8 @@ void add_machine_checks(std::vector<Check>& checks, const Features&) {
             "guarded control stack");
     else
         add("Python functions", State::kBad, "processes are entered with pages of 4 KB only");
+    add("in-process engine", State::kDegraded,
+        "x86-64 only: delays are done in BPF or by the module");
     add("timed functions", State::kDegraded,
         "latency: and device: not of functions of Go, nor where there may be guarded control "
         "stacks");
