@@ -5,7 +5,7 @@
   scale.py SPEEDBUMP [ROUNDS]    as root
 
 The tree (tests/programs/large_tree.py) has 200 processes, 1,000 threads, and in each process 20,000 Python
-functions and a library of 250,000 native ones. ROUNDS (3) times, in turns: nothing, `discover` for 10 s, the same with next to
+functions and a library of 250,000 native ones. ROUNDS (3) times, in turns: nothing, `discover` for 10 and 60 s, and 10 s with next to
 no counting of calls, and `attach` of all Python functions with a delay of 0, to the process that works and to all 200. Costs are CPU time
 of the program, which other work on the host changes little.
 """
@@ -141,30 +141,33 @@ def show_effect(what: str, on: list[dict], off: list[dict]) -> None:
 def main() -> None:
     speedbump, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 3
     off: list[dict] = []
-    results: dict[str, list] = {name: [] for name in ("discover", "sampling", "one", "all")}
+    surveys = {"discover for 10 s": ["--for=10s"], "discover for 60 s": ["--for=60s"],
+               "discover for 10 s, --budget 0.1": ["--for=10s", "--budget=0.1"]}  # fmt: skip
+    results: dict[str, list] = {name: [] for name in (*surveys, "one", "all")}
     costs: dict[str, list] = {name: [] for name in results}
     with tempfile.TemporaryDirectory() as folder:
         tree = Tree(make_library(folder))
         for _ in range(rounds):
             with tree.watched(off):
                 time.sleep(10)
-            for name, budget in (("discover", []), ("sampling", ["--budget=0.1"])):
+            for name, options in surveys.items():
                 with tree.watched(results[name]):
-                    costs[name].append(run(speedbump, "discover", "--json", "--for=10s", *budget,
+                    costs[name].append(run(speedbump, "discover", "--json", *options,
                                            "--pid", str(tree.pids[0])))
             for name, options in (("one", ["--no-children"]), ("all", [])):
                 with tree.watched(results[name]):
                     costs[name].append(attach(speedbump, tree.pids[0], *options))
         first, _, _ = run(speedbump, "discover", "--json", "--for=5s", "--pid", str(tree.pids[0]))
         tree.end()
-    for name, what in (("discover", "discover"), ("sampling", "discover --budget 0.1")):
-        found = costs[name]
+    for what in surveys:
+        found = costs[what]
         stacks = json.loads(found[0][0])["stacks"]
-        print(f"{what} for 10 s: took {show([took for _, took, _ in found])} s, "
-              f"{show([cpu for _, _, cpu in found])} s of CPU; sampling took "
+        print(f"{what}: took {show([took for _, took, _ in found])} s, "
+              f"{show([cpu for _, _, cpu in found], 2)} s of CPU, "
+              f"{show([100 * cpu / took for _, took, cpu in found])} % of one; sampling took "
               f"{show([100 * json.loads(out)['stacks']['own_cpu'] for out, _, _ in found])} % of a CPU; "
               f"{stacks['all']} stacks, {stacks['failed']} failed")
-        show_effect(what, results[name], off)
+        show_effect(what, results[what], off)
     ranked = json.loads(first)["python"]["functions"][:3]
     print("discover for 5 s, active stacks:",
           ", ".join(f"{one['function']} {one['active']}" for one in ranked))
