@@ -55,6 +55,8 @@ std::set<process::FileKey> shared_with_others(const std::set<process::FileKey>& 
     std::set<process::FileKey> shared;
     for (const pid_t pid : list_pids()) {
         if (pid == ::getpid() || tree.contains(pid)) continue;
+        // What this program has forked for its own work (util/apart.h) maps what it maps.
+        if (parent_of(pid) == ::getpid() && session::runs_this_program(pid)) continue;
         shared.merge(session::mapped_of(pid, files));
         if (shared.size() == files.size()) break;
     }
