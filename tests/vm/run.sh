@@ -37,7 +37,7 @@ if [ -n "${SB_ARCHIVE:-}" ]; then
     tar -xf "$SB_ARCHIVE" -C "$out/archive" --strip-components=1
     bin=$out/archive/bin cores=(--add "$out/archive/lib/speedbump/cores:/lib/speedbump/cores")
 else
-    pythons=*
+    pythons='*'
     [ -n "${SB_ROOT:-}" ] || pythons=$(/usr/bin/python3 -c 'import platform; print(platform.python_version())')
     for core in "$build"/pyext/python/$pythons/speed_bump/_core.*.so; do
         [ ! -e "$core" ] || cores+=(--add "$core:/lib/speedbump/cores/")
