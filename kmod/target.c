@@ -204,7 +204,11 @@ static void sb_clear_probes(struct sb_target *target)
 	}
 }
 
-/* Whether the file, which may have been written to, still holds what was checked. */
+/*
+ * Whether the file, which may have been written to, still holds what was checked. Not for a kernel thread:
+ * overlayfs opens a file that it has copied up for each read, and what a kernel thread closes stays open,
+ * and its file system in use, for a tick or two (fput()).
+ */
 static int sb_check_code(const struct sb_target *target)
 {
 	u8 code[SB_SITE_MAX] = {};
@@ -218,10 +222,8 @@ static int sb_check_code(const struct sb_target *target)
 
 static int sb_set_probes(struct sb_target *target)
 {
-	int i, ret = sb_check_code(target);
+	int i;
 
-	if (ret)
-		return ret;
 	for (i = 0; i < SB_FILES && target->files[i].inode; i++) {
 		struct sb_probe *probe = sb_set_probe(target, target->files[i].inode, sb_handler);
 
@@ -399,7 +401,7 @@ out:
  * An overlay has copied the file up: what is started from now on maps the copy. Of one that is being
  * written the code may not be there yet: it is looked at again at the next exec.
  */
-static void sb_follow(struct sb_target *target)
+static void sb_find_copy(struct sb_target *target)
 {
 	struct inode *inode;
 
@@ -409,29 +411,33 @@ static void sb_follow(struct sb_target *target)
 	if (!inode || inode == target->files[0].inode || sb_check_code(target))
 		return;
 	target->files[1].inode = igrab(inode);
-	if (!target->files[1].inode)
-		return;
-	atomic_dec(&sb_lower_targets);
-	if (target->files[0].probe) {
-		struct sb_probe *probe = sb_set_probe(target, inode, sb_handler);
+	if (target->files[1].inode)
+		atomic_dec(&sb_lower_targets);
+}
 
+static void sb_probe_copies(void *argument)
+{
+	struct sb_target *target;
+
+	list_for_each_entry(target, &sb_targets, node) {
+		struct sb_probe *probe;
+
+		if (!target->files[0].probe || !target->files[1].inode || target->files[1].probe)
+			continue;
+		probe = sb_set_probe(target, target->files[1].inode, sb_handler);
 		if (!IS_ERR(probe))
 			target->files[1].probe = probe;
 	}
 }
 
-static void sb_follow_each(void *argument)
+static void sb_follow_all(void)
 {
 	struct sb_target *target;
 
-	list_for_each_entry(target, &sb_targets, node)
-		sb_follow(target);
-}
-
-static void sb_follow_all(void)
-{
 	mutex_lock(&sb_lock);
-	sb_in_worker(sb_follow_each, NULL);
+	list_for_each_entry(target, &sb_targets, node)
+		sb_find_copy(target);
+	sb_in_worker(sb_probe_copies, NULL);
 	mutex_unlock(&sb_lock);
 }
 
@@ -535,6 +541,9 @@ static int sb_add_locked(struct sb_target *target, const struct sb_command *comm
 	if (sb_enabled()) {
 		struct sb_one one = { .target = target };
 
+		ret = sb_check_code(target);
+		if (ret)
+			return ret;
 		sb_in_worker(sb_set_one, &one);
 		if (one.ret)
 			return one.ret;
@@ -705,7 +714,6 @@ static void sb_enable(void *argument)
 	/* what somebody has left who waits for the lock to switch it off */
 	sb_disable(NULL);
 	list_for_each_entry(target, &sb_targets, node) {
-		sb_follow(target);
 		*ret = sb_set_probes(target);
 		if (*ret) {
 			sb_disable(NULL);
@@ -725,6 +733,22 @@ static void sb_end_delays(void)
 		cmpxchg(&sb_epoch, epoch, epoch + 1);
 }
 
+/* Whether the code of all is what it was, and where copies of it are. */
+static int sb_check_targets(void)
+{
+	struct sb_target *target;
+
+	list_for_each_entry(target, &sb_targets, node) {
+		int ret;
+
+		sb_find_copy(target);
+		ret = sb_check_code(target);
+		if (ret)
+			return ret;
+	}
+	return 0;
+}
+
 static int sb_enable_locked(bool on)
 {
 	int ret = 0;
@@ -732,6 +756,10 @@ static int sb_enable_locked(bool on)
 	/* first no more delays, so that taking the probes out waits for none */
 	if (!on)
 		sb_end_delays();
+	else if (!sb_enabled())
+		ret = sb_check_targets();
+	if (ret)
+		return ret;
 	sb_in_worker(on ? sb_enable : sb_disable, &ret);
 	return ret;
 }
