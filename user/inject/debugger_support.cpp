@@ -130,7 +130,6 @@ bool is_from(const Fd& connection, pid_t pid) {
 } // namespace
 
 Result<Fd> enter_by_debugger_support(const DebuggerSupportRequest& request) {
-    Clock::time_point deadline = Clock::now() + request.timeout;
     Result<DebuggerMailbox> mailbox = find_debugger_mailbox(request.pid, request.interpreter);
     if (!mailbox) return std::move(mailbox.error());
 
@@ -145,6 +144,7 @@ Result<Fd> enter_by_debugger_support(const DebuggerSupportRequest& request) {
     Request posted(std::move(*mailbox), std::move(*script));
     if (Result<void> done = posted.post(script_text(socket_name, request.source)); !done)
         return std::move(done.error());
+    const Clock::time_point deadline = Clock::now() + request.timeout; // it stands from now on
     Fd channel;
     while (!channel.valid()) {
         if (!wait_readable(listener->get(), deadline))
