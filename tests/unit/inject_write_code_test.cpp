@@ -96,7 +96,7 @@ TEST_F(WriteCode, ATracedProcessIsLetGoAndHasNotStopped) {
     }
 }
 
-TEST_F(WriteCode, ASignalMeanwhileIsNotLost) {
+TEST_F(WriteCode, AStoppedProcessGoesOnWhenItIsContinued) {
     kill(child_, SIGSTOP);
     siginfo_t info{};
     ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child_), &info, WSTOPPED), 0);

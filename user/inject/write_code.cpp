@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "inject/write_code.h"
 
-#include <fmt/format.h>
 #include <sys/ptrace.h>
 #include <unistd.h>
 
@@ -27,34 +26,31 @@ int write_at(const Fd& memory, uint64_t address, const void* data, size_t size) 
 Result<void> write_code(pid_t pid, const Fd& memory, uint64_t address, const void* data,
                         size_t size) {
     int error = write_at(memory, address, data, size);
-    if (error != EIO && error != 0) return process::access_error(pid, "write its code", error);
-    if (error == 0) return {};
-    int seize_error = 0;
-    // The end of that thread lets the process go, in whatever state it is.
-    on_tracer_thread([&] {
-        if (ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) != 0)
-            seize_error = errno;
-        else
-            error = write_at(memory, address, data, size);
-    });
-    if (seize_error != 0) {
-        Error failed = process::access_error(
-            pid, "trace it, as this kernel wants it before its code is written to", seize_error);
-        if (failed.kind == ErrorKind::kPermission)
-            failed.hint = "does another program trace it, a debugger or strace? Else run as root";
-        return failed;
-    }
     if (error == EIO) {
-        Error failed = process::access_error(pid, "write its code", error);
+        int seize_error = 0;
+        // The end of that thread lets the process go, in whatever state it is.
+        on_tracer_thread([&] {
+            if (ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) != 0)
+                seize_error = errno;
+            else
+                error = write_at(memory, address, data, size);
+        });
+        if (seize_error != 0)
+            return process::access_error(
+                       pid, "trace it, as this kernel wants it before its code is written to",
+                       seize_error)
+                .with_hint("does another program trace it, a debugger or strace?");
+    }
+    if (error == 0) return {};
+    Error failed = process::access_error(pid, "write its code", error);
+    if (error == EIO) {
         failed.kind = ErrorKind::kUnsupported;
         failed.hint =
             "a kernel with proc_mem.force_override=never lets nobody write to memory that is "
             "not writable: Python up to 3.13 can't be attached to there, and native targets need "
             "--engine=bpf";
-        return failed;
     }
-    if (error != 0) return process::access_error(pid, "write its code", error);
-    return {};
+    return failed;
 }
 
 } // namespace speedbump::inject
