@@ -709,8 +709,6 @@ static void sb_enable(void *argument)
 	struct sb_target *target;
 	int *ret = argument;
 
-	if (sb_enabled())
-		return;
 	/* what somebody has left who waits for the lock to switch it off */
 	sb_disable(NULL);
 	list_for_each_entry(target, &sb_targets, node) {
@@ -756,7 +754,9 @@ static int sb_enable_locked(bool on)
 	/* first no more delays, so that taking the probes out waits for none */
 	if (!on)
 		sb_end_delays();
-	else if (!sb_enabled())
+	else if (sb_enabled())
+		return 0;
+	else
 		ret = sb_check_targets();
 	if (ret)
 		return ret;
