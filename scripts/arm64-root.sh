@@ -90,7 +90,10 @@ unpack_kernels() {
     # shellcheck disable=SC2086 # words
     (mkdir "$work/images" && cd "$work/images" && apt-get -q "${apt[@]}" download $images $parts) >>"$work/log" 2>&1 ||
         skip "no arm64 kernels of ${suite:-$PRETTY_NAME}"
-    for package in "$work"/images/*.deb; do dpkg-deb -x "$package" "$work/unpacked"; done
+    mkdir "$work/unpacked"
+    for package in "$work"/images/*.deb; do
+        dpkg-deb --fsys-tarfile "$package" | tar -x --no-same-owner -C "$work/unpacked" --exclude '*.ko*'
+    done
     for image in "$work"/unpacked/boot/vmlinuz-* "$work"/unpacked/usr/lib/modules/*/vmlinuz; do
         [ -e "$image" ] || continue
         version=${image#"$work"/unpacked/boot/vmlinuz-}
