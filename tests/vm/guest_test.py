@@ -105,6 +105,7 @@ def test_stacks_of_both_worlds() -> None:
         assert stacks["all"] > 50, found
         assert stacks["not_whole"] + stacks["failed"] < 0.1 * stacks["all"], stacks
         (spin,) = [f for f in found["python"]["functions"] if f["function"] == "spin"]
+        print(f"  {100 * spin['total'] / stacks['all']:.1f} % of the stacks are of the thread that spins")
         assert 0.45 * stacks["all"] < spin["total"] < 0.55 * stacks["all"], (spin, stacks)
         below = [line.split(";spin (")[1] for line in collapsed.read_text().splitlines()
                  if ";spin (" in line]  # fmt: skip
