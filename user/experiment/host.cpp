@@ -99,9 +99,8 @@ std::map<pid_t, std::chrono::nanoseconds> read_waits(const std::vector<pid_t>& p
     std::map<pid_t, std::chrono::nanoseconds> waits;
     for (const pid_t pid : pids) {
         for (const pid_t thread : process::read_threads(pid)) {
-            std::ifstream file(fmt::format("/proc/{}/task/{}/schedstat", pid, thread));
-            int64_t ran = 0, waited = 0;
-            if (file >> ran >> waited) waits[thread] = std::chrono::nanoseconds(waited);
+            if (const auto times = process::read_thread_times(pid, thread))
+                waits[thread] = times->waited;
         }
     }
     return waits;
