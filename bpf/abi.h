@@ -317,6 +317,12 @@ struct sb_python_layout {
     __u32 code_header_bytes; /* and of a code object */
 };
 
+/* A process whose threads are looked at. */
+struct sb_sampled_process {
+    struct sb_python_layout python;
+    __u64 lost; /* samples of threads on a CPU, for which there was no room */
+};
+
 /* Of a thread that runs Python: its PyThreadState and the lock of its interpreter. */
 struct sb_thread_state {
     __u64 address;
@@ -426,6 +432,7 @@ SB_ASSERT(sizeof(struct sb_counters) == 64, "sb_counters");
 SB_ASSERT(sizeof(struct sb_turn) == 64, "sb_turn");
 SB_ASSERT(sizeof(struct sb_slot) == 64, "sb_slot");
 SB_ASSERT(sizeof(struct sb_python_layout) == 96, "sb_python_layout");
+SB_ASSERT(sizeof(struct sb_sampled_process) == 104, "sb_sampled_process");
 SB_ASSERT(sizeof(struct sb_code_identity) == 112, "sb_code_identity");
 SB_ASSERT(sizeof(struct sb_python_frame) == 40, "sb_python_frame");
 SB_ASSERT(sizeof(struct sb_stack_sample) == 48 + 8 * SB_REGISTERS, "sb_stack_sample");

@@ -55,7 +55,6 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 const volatile __u32 still_scratch; /* which of the scratches is the iterator's; set by the loader */
 __u32 loader_level; /* depth of the loader's PID namespace; the iterator finds out */
-__u64 lost_samples; /* of threads on a CPU, for which there was no room */
 
 /* The processes that are looked at, by PID in the loader's namespace. */
 struct {
@@ -63,7 +62,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, SB_MAX_PROCESSES);
 	__type(key, __u32);
-	__type(value, struct sb_python_layout);
+	__type(value, struct sb_sampled_process);
 } processes SEC(".maps");
 
 /* Threads that run Python, by thread id in the loader's namespace. */
@@ -257,19 +256,19 @@ int sb_running(void *ctx)
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct sb_copying copying = { .pid = sb_pid_at_level(task->group_leader, loader_level),
 				      .scratch = bpf_get_smp_processor_id() };
-	struct sb_python_layout *layout = bpf_map_lookup_elem(&processes, &copying.pid);
+	struct sb_sampled_process *process = bpf_map_lookup_elem(&processes, &copying.pid);
 	struct sb_scratch *scratch = bpf_map_lookup_elem(&scratches, &copying.scratch);
 	__u32 size;
 
-	if (!layout || !scratch || task->flags & PF_EXITING)
+	if (!process || !scratch || task->flags & PF_EXITING)
 		return 0;
 	scratch->sample.on_cpu = 1;
-	size = sb_copy_thread(NULL, task, &copying, layout, scratch);
+	size = sb_copy_thread(NULL, task, &copying, &process->python, scratch);
 	barrier_var(size); /* Linux 6.1 must see this very value compared */
 	if (size > sizeof(*scratch))
 		return 0;
 	if (bpf_ringbuf_output(&samples, scratch, size, BPF_RB_NO_WAKEUP))
-		__sync_fetch_and_add(&lost_samples, 1);
+		__sync_fetch_and_add(&process->lost, 1);
 	return 0;
 }
 
@@ -291,7 +290,7 @@ static __always_inline void sb_tell_still(struct task_struct *task, const struct
 	struct sb_copying copying = { .task = task, .scratch = still_scratch };
 	struct sb_still *had, now, before = thread->still;
 	struct sb_reader reader = { .task = task };
-	struct sb_python_layout *layout;
+	struct sb_sampled_process *process;
 	struct sb_scratch *scratch;
 	__u32 size, zero = 0;
 
@@ -299,15 +298,15 @@ static __always_inline void sb_tell_still(struct task_struct *task, const struct
 	if (had && had->switches == before.switches && had->started_ns == before.started_ns)
 		return;
 	copying.pid = sb_pid_at_level(task->group_leader, loader_level);
-	layout = bpf_map_lookup_elem(&processes, &copying.pid);
+	process = bpf_map_lookup_elem(&processes, &copying.pid);
 	scratch = bpf_map_lookup_elem(&scratches, &copying.scratch);
 	reader.near = bpf_map_lookup_elem(&nears, &zero);
-	if (!layout || !scratch || !reader.near)
+	if (!process || !scratch || !reader.near)
 		return;
 	reader.near->size = 0;
 	scratch->sample.on_cpu = 0;
 	scratch->sample.still = before;
-	size = sb_copy_thread(&reader, task, &copying, layout, scratch);
+	size = sb_copy_thread(&reader, task, &copying, &process->python, scratch);
 	now = sb_still_of(task);
 	if (task->on_cpu || now.switches != before.switches)
 		return;

@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <optional>
+#include <variant>
 #include <vector>
 
 #include "util/clock.h"
@@ -15,6 +17,7 @@ namespace {
 
 using std::chrono::nanoseconds;
 using ::testing::Each;
+using ::testing::ElementsAre;
 
 // Burns CPU time of this process, and takes a sample now and then.
 uint64_t settled(RunningAccount& account, int samples, nanoseconds burnt, nanoseconds period) {
@@ -24,8 +27,8 @@ uint64_t settled(RunningAccount& account, int samples, nanoseconds burnt, nanose
     for (int i = 0; i < samples; ++i) account.add(Pending{});
     account.look();
     uint64_t periods = 0;
-    account.settle(period, [&](std::optional<Pending>&& sample, uint64_t times) {
-        EXPECT_TRUE(sample);
+    account.settle(period, [&](RunningAccount::Sample&& sample, uint64_t times) {
+        EXPECT_TRUE(std::holds_alternative<Pending>(sample));
         periods += times;
     });
     return periods;
@@ -61,17 +64,34 @@ TEST(RunningAccount, CountsTheSamplesOfAProcessThatIsGone) {
     RunningAccount account(child);
     waitpid(child, nullptr, 0);
     account.look();
-    account.add(std::nullopt);
+    account.add(Unread::kUnreadable);
     account.add(Pending{});
+    account.add(Unread::kNoRoom);
     std::vector<uint64_t> times;
-    std::vector<bool> read;
-    account.settle(std::chrono::milliseconds(1),
-                   [&](std::optional<Pending>&& sample, uint64_t periods) {
-                       read.push_back(sample.has_value());
-                       times.push_back(periods);
-                   });
-    EXPECT_THAT(read, ::testing::ElementsAre(false, true));
+    std::vector<std::optional<Unread>> unread;
+    account.settle(kPeriod, [&](RunningAccount::Sample&& sample, uint64_t periods) {
+        const Unread* why = std::get_if<Unread>(&sample);
+        unread.push_back(why != nullptr ? std::optional(*why) : std::nullopt);
+        times.push_back(periods);
+    });
+    EXPECT_THAT(unread, ElementsAre(Unread::kUnreadable, std::nullopt, Unread::kNoRoom));
     EXPECT_THAT(times, Each(1u));
+}
+
+TEST(RunningAccount, WhatCouldNotBeReadTakesItsShareOfTheTime) {
+    RunningAccount account(getpid());
+    for (int i = 0; i < 50; ++i) account.add(Unread::kNoRoom);
+    uint64_t read = 0, unread = 0;
+    const auto end = process_cpu_time(getpid()).value() + 100 * kPeriod;
+    while (process_cpu_time(getpid()).value() < end) {
+    }
+    for (int i = 0; i < 50; ++i) account.add(Pending{});
+    account.look();
+    account.settle(kPeriod, [&](RunningAccount::Sample&& sample, uint64_t periods) {
+        (std::holds_alternative<Pending>(sample) ? read : unread) += periods;
+    });
+    EXPECT_GE(read + unread, 100u);
+    EXPECT_LE(read > unread ? read - unread : unread - read, 1u);
 }
 
 } // namespace

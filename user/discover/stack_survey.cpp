@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 #include <utility>
+#include <variant>
 
 #include "cpython/interpreter.h"
 #include "process/remote_elf.h"
@@ -26,6 +27,7 @@ namespace {
 using stacks::is_asleep;
 using stacks::is_same;
 using stacks::Pending;
+using stacks::RunningAccount;
 using stacks::Sampled;
 using stacks::StackFault;
 using stacks::take_periods;
@@ -55,7 +57,8 @@ struct Process {
     std::map<pid_t, Still> still;
     std::set<pid_t> unreadable; // of the threads off the CPUs, at this tick
     std::map<pid_t, ThreadAccount> accounts;
-    std::optional<stacks::RunningAccount> running; // since its threads were first looked at
+    std::optional<RunningAccount> running; // since its threads were first looked at
+    uint64_t lost = 0;                     // samples without room, as far as `running` has them
     std::vector<Pending> pending;
     std::vector<std::pair<pid_t, sb_thread_state>> states; // that the sampler knows
 };
@@ -99,7 +102,7 @@ class StackSampling {
     std::unique_ptr<stacks::StackSampler> sampler_;
     std::shared_ptr<stacks::NativeFiles> files_ = std::make_shared<stacks::NativeFiles>();
     std::map<pid_t, Process> processes_;
-    std::vector<pid_t> refused_; // once told, not again
+    std::set<pid_t> refused_; // once told, not again
     bool has_booked_ = false;
     std::mt19937_64 random_{monotonic_ns()};
     StackSurvey result_;
@@ -161,9 +164,8 @@ bool StackSampling::open_process(pid_t pid) {
 
 void StackSampling::list_processes() {
     for (const pid_t pid : options_.list()) {
-        if (processes_.contains(pid)) continue;
-        if (std::find(refused_.begin(), refused_.end(), pid) != refused_.end()) continue;
-        if (!open_process(pid)) refused_.push_back(pid);
+        if (processes_.contains(pid) || refused_.contains(pid)) continue;
+        if (!open_process(pid)) refused_.insert(pid);
     }
 }
 
@@ -233,14 +235,18 @@ Still* known_still(Process& process, const sb_thread& thread) {
 
 void StackSampling::count_running(Process& process) {
     if (!process.running) return;
-    process.running->settle(period_, [&](std::optional<Pending>&& sample, uint64_t periods) {
-        if (!sample) return result_.profile.add_failed(Unread::kUnreadable, periods);
+    const uint64_t lost = sampler_->lost(process.pid);
+    for (; process.lost < lost; ++process.lost) process.running->add(Unread::kNoRoom);
+    process.running->settle(period_, [&](RunningAccount::Sample&& sample, uint64_t periods) {
         if (periods == 0) return;
-        sample->stack.thread.times = periods;
-        if (is_certain(process, sample->python))
-            count(sample->stack);
+        if (const Unread* why = std::get_if<Unread>(&sample))
+            return result_.profile.add_failed(*why, periods);
+        auto& seen = std::get<Pending>(sample);
+        seen.stack.thread.times = periods;
+        if (is_certain(process, seen.python))
+            count(seen.stack);
         else
-            process.pending.push_back(std::move(*sample));
+            process.pending.push_back(std::move(seen));
     });
     if (process.reader) count_certain(process);
 }
@@ -407,7 +413,7 @@ void StackSampling::take(const stacks::ThreadSample& sample) {
     else if (sample.head.on_cpu == 0)
         process.unreadable.insert(thread.tid);
     else
-        result_.profile.add_failed(Unread::kUnreadable, thread.times);
+        process.running->add(Unread::kUnreadable);
 }
 
 // `python`: its frames, when they are not certain.
@@ -477,7 +483,6 @@ StackSurvey StackSampling::run() {
     }
     if (!has_booked_) result_.to_ns = monotonic_ns();
     for (auto& [pid, process] : processes_) close(process);
-    if (sampler_) result_.profile.add_failed(Unread::kNoRoom, sampler_->lost());
     if (sampler_ && sampler_->gaps() > 0)
         result_.notes.push_back(
             "samples were lost: a CPU went offline or came online while it was to be sampled");

@@ -14,7 +14,7 @@ constexpr uint64_t kFew = 30;
 } // namespace
 
 void RunningAccount::settle(std::chrono::nanoseconds period,
-                            const std::function<void(std::optional<Pending>&&, uint64_t)>& count) {
+                            const std::function<void(Sample&&, uint64_t)>& count) {
     const uint64_t samples = samples_.size();
     const auto ran = static_cast<uint64_t>((ran_ - ran_before_) / period);
     const uint64_t due = ran <= kFew ? samples : ran > counted_ ? ran - counted_ : 0;

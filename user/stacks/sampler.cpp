@@ -152,9 +152,10 @@ Result<void> StackSampler::add_process(pid_t pid, const sb_python_layout* python
     if (!iterator) return std::move(iterator).error();
     impl_->iterators[pid] = std::move(*iterator);
     const auto key = static_cast<uint32_t>(pid);
-    const sb_python_layout layout = python != nullptr ? *python : sb_python_layout{};
+    sb_sampled_process process{};
+    if (python != nullptr) process.python = *python;
     const int error =
-        bpf_map_update_elem(bpf_map__fd(impl_->skeleton->maps.processes), &key, &layout, BPF_ANY);
+        bpf_map_update_elem(bpf_map__fd(impl_->skeleton->maps.processes), &key, &process, BPF_ANY);
     if (error != 0) return errno_error("add a process to the sampled ones", -error);
     return {};
 }
@@ -206,8 +207,11 @@ void StackSampler::drain(const std::function<void(const ThreadSample&)>& take,
     impl_->mend_clocks();
 }
 
-uint64_t StackSampler::lost() const {
-    return __atomic_load_n(&impl_->skeleton->bss->lost_samples, __ATOMIC_RELAXED);
+uint64_t StackSampler::lost(pid_t pid) const {
+    const auto key = static_cast<uint32_t>(pid);
+    sb_sampled_process process{};
+    bpf_map_lookup_elem(bpf_map__fd(impl_->skeleton->maps.processes), &key, &process);
+    return process.lost;
 }
 
 uint64_t StackSampler::gaps() const {

@@ -41,8 +41,8 @@ class StackSampler {
     // Hands over what was sampled since the last time, for no longer than `limit`: the rest waits.
     void drain(const std::function<void(const ThreadSample&)>& take,
                std::chrono::nanoseconds limit);
-    // Samples of threads on a CPU for which there was no room.
-    uint64_t lost() const;
+    // Samples of the process' threads on a CPU for which there was no room, so far.
+    uint64_t lost(pid_t pid) const;
     // How often a CPU was sampled again, or for the first time, after it had been offline: nobody
     // knows how many samples that cost. drain() looks for such CPUs every second.
     uint64_t gaps() const;

@@ -218,7 +218,7 @@ int judge_running(pid_t pid, StackReader& reader, std::chrono::microseconds peri
     for (const ThreadStack& stack : pending)
         failed += reader.is_certain(stack.frames) && judge.take(stack) ? 0 : 1;
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    return judge.report(samples, still, failed, static_cast<long>((*sampler)->lost()),
+    return judge.report(samples, still, failed, static_cast<long>((*sampler)->lost(pid)),
                         took.count());
 }
 
