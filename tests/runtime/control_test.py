@@ -7,7 +7,8 @@ import pathlib
 import signal
 
 from harness import (
-    MS, Run, Session, calls, expect_restored, main, scratch, start_puppet, targets_file, wait_for,
+    MS, Run, Session, calls, expect_restored, look, main, scratch, start_puppet, targets_file,
+    wait_for,
 )
 
 DIRECTORY = pathlib.Path("/run/speedbump")
@@ -18,10 +19,6 @@ def ask(session: Session, command: str, *arguments: str, status: int = 0) -> Run
     done = Run(command, *arguments, "--session", str(session.process.pid))
     assert done.status == status, done
     return done
-
-
-def look(session: Session) -> dict:
-    return json.loads(Run("status", str(session.process.pid), "--json").out)
 
 
 def test_set_pause_and_resume_change_the_next_call() -> None:

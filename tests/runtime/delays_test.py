@@ -286,6 +286,12 @@ for line in sys.stdin:
 """
 
 
+def is_armed(loader: subprocess.Popen) -> bool:
+    assert loader.poll() is None, loader.stderr.read()
+    status = Run("status", str(loader.pid), "--json")
+    return status.status == 0 and json.loads(status.out)["armed"]
+
+
 def test_a_session_goes_on_and_ends_while_nobody_reads_its_output() -> None:
     """A pager that stands still, a terminal after Ctrl-S."""
     puppet = start_puppet()
@@ -301,10 +307,12 @@ def test_a_session_goes_on_and_ends_while_nobody_reads_its_output() -> None:
         fcntl.fcntl(input, fcntl.F_SETPIPE_SZ, 4096)
         loader = subprocess.Popen([SPEEDBUMP, "attach", "--json", "--stats=10ms", *options,
                                    "--pid", str(pid), targets_file(targets)],
-                                  stdout=input, stderr=subprocess.DEVNULL)
+                                  stdout=input, stderr=subprocess.PIPE, text=True)
         room = select.poll()
         room.register(input, select.POLLOUT)
         wait_for(lambda: not room.poll(0) or loader.poll() is not None, 60, "a pipe that is full")
+        # Its first line may fill the pipe, which has one page, and that one comes before all works.
+        wait_for(lambda: is_armed(loader), 60, "a session that delays")
         os.close(input)
         used = cpu_ns(pid)
         if pid == puppet.pid:

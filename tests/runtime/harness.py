@@ -27,7 +27,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 
-from services import Missing, children, need, wait_for  # noqa: F401 (for the tests)
+from services import Missing, children, need, program_below, wait_for  # noqa: F401 (for the tests)
 
 _BUILD = pathlib.Path(__file__).resolve().parent.parent.parent / "build"
 SPEEDBUMP = os.environ.get("SPEEDBUMP_BINARY", str(_BUILD / "speedbump"))
@@ -330,6 +330,11 @@ class Session:
     def __exit__(self, *_) -> None:
         if self.process.poll() is None:
             self.kill()
+
+
+def look(session: Session) -> dict:
+    """What `speedbump status` tells of it now."""
+    return json.loads(Run("status", str(session.process.pid), "--json").out)
 
 
 def calls(final: dict, name: str) -> int:

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 
-from harness import SPEEDBUMP, Skip, children, leave_none, need, scratch, wait_for
+from harness import SPEEDBUMP, Skip, children, leave_none, need, program_below, scratch, wait_for
 
 _numbers = itertools.count()
 # What this machine's user has in it, a shell that sshd starts would run: there it is no such host's.
@@ -104,7 +104,7 @@ class Hosts:
             started.wait()
 
         leave_none(end)
-        wait_for(lambda: children(started.pid), 10, f"{command[0]} on {name}")
+        program_below(started.pid, command[0])
         return started
 
     def copy(self, name: str, program: str) -> str:

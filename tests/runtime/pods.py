@@ -7,7 +7,7 @@ import pathlib
 import shutil
 import subprocess
 
-from harness import children, leave_none, need, scratch, wait_for
+from harness import leave_none, need, program_below, scratch
 
 
 class Pods:
@@ -36,12 +36,12 @@ class Pods:
         if phase == "Running":
             folder = self.folder / name
             folder.mkdir()
+            copy = shutil.copy(program, folder)
             process = subprocess.Popen(
                 [need("unshare"), "--pid", "--fork", "--kill-child", "--mount-proc", "--uts", "--net",
-                 "sh", "-c", f"hostname {name}; exec {shutil.copy(program, folder)}"],
+                 "sh", "-c", f"hostname {name}; exec {copy}"],
                 start_new_session=True)
             leave_none(lambda: (process.kill(), process.wait()))
-            wait_for(lambda: children(process.pid), 10, f"the processes of {name}")
-            pod["pid"] = self.pids[name] = children(process.pid)[0]
+            pod["pid"] = self.pids[name] = program_below(process.pid, copy)
         self._listed.append(pod)
         self._write()

@@ -10,8 +10,8 @@ import sys
 import time
 
 from harness import (
-    MS, Session, _leftovers, calls, calls_by_pid, children, delays, main, need, scratch, start_puppet,
-    wait_for,
+    MS, Session, _leftovers, calls, calls_by_pid, children, delays, main, need, program_below,
+    scratch, start_puppet, wait_for,
 )
 
 DELAY = 5 * MS
@@ -61,13 +61,10 @@ def start(program: str, *arguments: str, before: list[str] = []) -> subprocess.P
 
 def below(process: subprocess.Popen) -> int:
     """The PID of the program that a wrapper has forked."""
-    wait_for(lambda: children(process.pid), 10, "the program starts")
-    pid = children(process.pid)[0]
+    pid = program_below(process.pid, sys.executable)
     _leftovers.append(lambda: os.path.exists(f"/proc/{pid}") and os.kill(pid, 9))
-    command = pathlib.Path(f"/proc/{pid}/cmdline")
-    wait_for(lambda: b"program.py" in command.read_bytes(), 10, "the program is executed")
-    (program,) = (word for word in command.read_bytes().split(b"\0") if word.endswith(b"program.py"))
-    wait_for(lambda: os.path.exists(program + b".calls"), 20, "the program calls")
+    (program,) = (word for word in process.args if word.endswith("program.py"))
+    wait_for(lambda: os.path.exists(program + ".calls"), 20, "the program calls")
     return pid
 
 

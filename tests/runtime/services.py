@@ -60,6 +60,22 @@ def children(pid: int) -> list[int]:
     return [int(word) for word in names.split()]
 
 
+def program_below(wrapper: int, program: str) -> int:
+    """The child of a wrapper that forks, once it runs that program: its command line names it before."""
+    executable = os.path.realpath(shutil.which(program) or program)
+
+    def those_that_run_it() -> list[int]:
+        found = []
+        for pid in children(wrapper):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{pid}/exe") == executable:
+                    found.append(pid)
+        return found
+
+    wait_for(lambda: bool(those_that_run_it()), 10, f"{program} is executed")
+    return those_that_run_it()[0]
+
+
 def wait_for(condition: Callable[[], bool], timeout: float, what: str) -> float:
     """Waits until the condition holds; the seconds that it took."""
     start = time.monotonic()
