@@ -90,6 +90,21 @@ def test_delays_that_take_the_cpu_of_others_are_told() -> None:
     assert any("waited" in one and name in one for one in done.document["warnings"]), done
 
 
+def test_what_wants_a_cpu_all_the_time_may_be_the_bottleneck_and_is_told() -> None:
+    service = start("serial")
+    spinning = subprocess.Popen(["sh", "-c", "while :; do :; done"])
+    sleeping = subprocess.Popen(["sleep", "1000"])
+    try:
+        done = Experiment(service.pid, "+exe:work_a\n", "--time=2s")
+    finally:
+        spinning.kill()
+        sleeping.kill()
+    told = [one for one in done.document["warnings"] if "is the bottleneck" in one]
+    assert any(f"of process {spinning.pid} (sh)" in one for one in told), done
+    assert not any(f"of process {sleeping.pid} " in one for one in told), done
+    assert not any(f"of process {service.pid} " in one for one in told), done
+
+
 @campaign
 def test_bottleneck_of_a_pipeline_moves() -> None:
     for slow, fast in (("second", "first"), ("first", "second")):

@@ -10,6 +10,7 @@
 
 #include "experiment/analysis.h"
 #include "experiment/bisect.h"
+#include "experiment/busy_threads.h"
 #include "experiment/design.h"
 #include "experiment/host.h"
 #include "experiment/plan.h"
@@ -29,6 +30,7 @@ constexpr double kSeenSlowdown = 0.2, kLargestShare = 2;
 constexpr double kFirstShare = 0.1;
 constexpr double kLookingShare = 0.1; // of the time, for the cost of looking, with short slices
 constexpr size_t kFewestLooks = 2, kMaxLooks = 8;
+constexpr auto kBusyLook = std::chrono::milliseconds(200);
 constexpr size_t kConfirmed = 3;       // the top targets
 constexpr double kConfirmShare = 0.25; // of --time
 
@@ -197,7 +199,9 @@ Result<Document> Runner::run() {
     subject_.warn_all(host_warnings(subject_.pids()));
     hooks_.say("waiting for a steady pace");
     const CpuTimes before = read_cpu_times(subject_.pids());
+    const ProcessTimes processes = read_process_times();
     if (auto warm = subject_.warm_up(); !warm) return std::move(warm).error();
+    subject_.warn_all(busy_warnings(find_busy_threads(processes, subject_.pids(), kBusyLook)));
     if (design->at_once && request_.slice.count() == 0 && !fits_short_slices(subject_.period())) {
         design->at_once = false;
         design->why = "a unit takes " + show_time(nanoseconds(std::llround(subject_.period())));
