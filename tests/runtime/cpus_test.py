@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 
 from harness import (
-    MS, Session, Skip, alone, calls, expect_restored, expect_unslowed, leave_none, main,
-    start_puppet,
+    MS, PROGRAMS, Session, Skip, alone, calls, calls_now, expect_restored, expect_unslowed, leave_none, main,
+    need_jumps, start_puppet, wait_for,
 )
 
 PUSH = "+exe:work_push delay=1ms"
@@ -84,6 +84,24 @@ def test_quota() -> None:
         (group / "cgroup.procs").write_text(str(session.process.pid))
         expect_each_delayed(target, session)
     expect_unslowed(target, "work_push", MS)
+
+
+@alone
+def test_quota_of_a_crowd() -> None:
+    """All its threads have to stop for jumps, and each needs a CPU for that, which eight of them for
+    each CPU use up ten times over."""
+    need_jumps()
+    group = group_with_a_tenth()
+    target = start_puppet(str(PROGRAMS / "tormented"))
+    target.ask("begin crowd")
+    (group / "cgroup.procs").write_text(str(target.pid))
+    for _ in range(2):
+        with Session("+exe:hot_mix delay=1us", "--engine=inprocess", pid=target.pid) as session:
+            wait_for(lambda: calls_now(session, "hot_mix") > 0, 20, "calls")
+            session.stop()
+        expect_restored(target.pid)
+    verdict, count = target.ask("check").split()
+    assert verdict == "right" and int(count) > 0
 
 
 @alone

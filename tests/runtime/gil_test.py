@@ -6,9 +6,10 @@ import dataclasses
 import json
 import os
 import random
+import subprocess
 import time
 
-from harness import Run, Skip, campaign, main, targets_file
+from harness import Run, Skip, campaign, leave_none, main, targets_file
 from pythons import Python, find
 
 DRAWN = 200  # programs of the campaign
@@ -92,6 +93,19 @@ def test_what_sleeps_for_moments_on_the_cpu_of_the_loader_is_stopped() -> None:
             print(f"  10 attaches to what sleeps for {sleep_us} us: {took:.2f} s")
     finally:
         os.sched_setaffinity(0, cpus)
+
+
+def test_what_sleeps_for_moments_beside_others_is_stopped() -> None:
+    """Its sleeps are long over when it has the CPU again, and it stands at their end each time."""
+    cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cpus)})
+    others = [subprocess.Popen(["setsid", "sh", "-c", "while :; do :; done"]) for _ in range(3)]
+    leave_none(lambda: [(other.kill(), other.wait()) for other in others])
+    try:
+        took = attaches(find()[-1], SLEEPER, "2e-5", 5)
+    finally:
+        os.sched_setaffinity(0, cpus)
+    print(f"  5 attaches: {took:.2f} s")
 
 
 # Threads that each compute for a while, give the GIL up in one way, and so on; in the end it says whether

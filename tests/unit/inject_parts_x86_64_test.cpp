@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The parts of getting into an interpreter that need no target.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -24,6 +25,7 @@
 #include "inject/blocking_call.h"
 #include "inject/bootstrap.h"
 #include "inject/frame.h"
+#include "inject/machine.h"
 #include "inject/payload.h"
 #include "inject/process_state.h"
 #include "inject/safe_point.h"
@@ -269,17 +271,65 @@ TEST_F(SafePointsHere, OwnCodeIsSafeAndLibcIsNot) {
     bool allocator = false;
     for (const auto& module : *modules_)
         if (module.contains_code(regs.rip)) allocator = module.find("malloc").has_value();
-    EXPECT_EQ(points.judge(stopped_of(regs)), allocator ? Stand::kUnsafe : Stand::kUserCode);
+    EXPECT_EQ(points.judge(stopped_of(regs), false), allocator ? Stand::kUnsafe : Stand::kUserCode);
     for (const auto& module : *modules_) {
         if (module.soname() != "libc.so.6") continue;
         regs.rip = *module.find("munmap");
-        EXPECT_EQ(points.judge(stopped_of(regs)), Stand::kUnsafe);
+        EXPECT_EQ(points.judge(stopped_of(regs), false), Stand::kUnsafe);
+        EXPECT_EQ(points.judge(stopped_of(regs), true), Stand::kBlockedCall);
     }
     regs.rip = reinterpret_cast<uint64_t>(stack); // no module's code
-    EXPECT_EQ(points.judge(stopped_of(regs)), Stand::kUnsafe);
+    EXPECT_EQ(points.judge(stopped_of(regs), false), Stand::kUnsafe);
     regs.cs = 0x23; // 32-bit code
     regs.rip = reinterpret_cast<uint64_t>(&resume);
-    EXPECT_EQ(points.judge(stopped_of(regs)), Stand::kUnsafe);
+    EXPECT_EQ(points.judge(stopped_of(regs), false), Stand::kUnsafe);
+}
+
+TEST(Stopped, AtTheEndOfACallItIsTold) {
+    user_regs_struct regs = {};
+    regs.cs = 0x33;
+    regs.orig_rax = SYS_read;
+    regs.rdi = 5;
+    for (const int64_t result : {int64_t{0}, int64_t{100}, int64_t{-EAGAIN}}) {
+        regs.rax = static_cast<uint64_t>(result);
+        const Stopped stopped = stopped_of(regs);
+        ASSERT_TRUE(stopped.made && !stopped.call) << result;
+        EXPECT_EQ(stopped.made->number, SYS_read);
+        EXPECT_EQ(stopped.made->arguments[0], 5u);
+    }
+    for (const int64_t result : {int64_t{-EINTR}, int64_t{-512}, int64_t{-516}}) {
+        regs.rax = static_cast<uint64_t>(result);
+        EXPECT_TRUE(stopped_of(regs).call && !stopped_of(regs).made) << result;
+    }
+    regs.rax = static_cast<uint64_t>(-ENOSYS); // as before the call
+    EXPECT_FALSE(stopped_of(regs).made || stopped_of(regs).call);
+    regs.rax = 0;
+    regs.orig_rax = ~0ULL; // in no call
+    EXPECT_FALSE(stopped_of(regs).made || stopped_of(regs).call);
+}
+
+TEST(CallOnStack, IsToldByNamesOfTheKernel) {
+    using State = CallOnStack::State;
+    const auto told = [](const char* text) { return call_on_stack(text); };
+    EXPECT_EQ(told("").state, State::kNone);
+    EXPECT_EQ(
+        told("[<0>] irqentry_exit_to_user_mode+0x1\n[<0>] asm_sysvec_apic_timer_interrupt+0x1\n")
+            .state,
+        State::kNone);
+    EXPECT_EQ(told("[<0>] exit_to_user_mode_loop+0x9e/0x1b0\n[<0>] do_syscall_64+0x1\n").state,
+              State::kLeaving);
+    const CallOnStack sleeps = told(
+        "[<0>] hrtimer_nanosleep+0x8d/0x120\n"
+        "[<0>] __x64_sys_clock_nanosleep+0xd0/0x150\n"
+        "[<0>] do_syscall_64+0x82/0x700\n");
+    EXPECT_EQ(sleeps.state, State::kInside);
+    EXPECT_EQ(sleeps.number, SYS_clock_nanosleep);
+    for (const char* name : {"read", "poll_me", "futex", "epoll_wait", "write"}) {
+        const CallOnStack other = call_on_stack(
+            fmt::format("[<0>] __x64_sys_{}+0xd0/0x150\n[<0>] do_syscall_64+0x82/0x700\n", name));
+        EXPECT_EQ(other.state, State::kInside) << name;
+        EXPECT_EQ(other.number, -1) << name;
+    }
 }
 
 SafePoints* g_points;

@@ -102,8 +102,11 @@ bool Fire::Plan::may_be_borrowed(pid_t tid, const Stopped& stopped) {
         return false;
     if (stopped.call && judge_interruption(pid_fd.get(), *stopped.call) == Interruption::kHarmful)
         return false;
+    // At the end of a call that blocks outside every lock of libc it is where it was inside.
+    const bool has_no_lock =
+        stopped.made && judge_interruption(pid_fd.get(), *stopped.made) != Interruption::kHarmful;
     const uint64_t stack_pointer = stack_pointer_of(stopped.regs);
-    return safe_points.judge(stopped) != Stand::kUnsafe &&
+    return safe_points.judge(stopped, has_no_lock) != Stand::kUnsafe &&
            !safe_points.has_signal_frame(stack_pointer, space.stack_end(stack_pointer));
 }
 
@@ -126,12 +129,13 @@ Result<Fire::Plan::Look> Fire::Plan::look(pid_t tid, Clock::time_point deadline)
     doubts.erase(tid); // not before: what waits for a CPU after a stop is as deep as it was
     Clock::time_point begin;
     Seen seen;
-    switch (hold_thread(pid, tid, deadline, begin, &seen)) {
+    switch (hold_thread(pid, tid, deadline, begin, &seen, kForACpu)) {
         case Hold::kHeld:
             break;
         case Hold::kGone:
             return Look::kGone;
-        case Hold::kStuck:
+        case Hold::kAsked:
+            if (lacks_a_cpu(pid, tid)) doubts[tid] = "gets no CPU, which it needs to stop";
             return Look::kStuck;
         case Hold::kRefused:
             if (std::optional<Error> reason = obstacle(pid)) return std::move(*reason);

@@ -26,10 +26,6 @@ using std::chrono::nanoseconds;
 
 namespace {
 
-// Between two looks whether a thread stands.
-constexpr std::chrono::microseconds kFirstPause{10};
-constexpr std::chrono::microseconds kLongestPause{100};
-
 // The kernel refuses a thread that has ended, but is still listed, with EPERM (ptrace_attach()).
 bool has_ended(pid_t pid, pid_t tid) {
     const std::optional<ThreadStatus> status = read_status(pid, tid);
@@ -42,45 +38,51 @@ void release_thread(pid_t tid) {
     ptrace(PTRACE_DETACH, tid, nullptr, 0L);
 }
 
-Hold hold_thread(pid_t pid, pid_t tid, Clock::time_point deadline, Clock::time_point& since,
-                 Seen* seen) {
+Hold ask_to_stop(pid_t pid, pid_t tid, Seen* seen) {
     if (ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) != 0)
         return errno == ESRCH || has_ended(pid, tid) ? Hold::kGone : Hold::kRefused;
     if (seen) *seen = see(pid, tid);
-    since = Clock::now();
-    if (ptrace(PTRACE_INTERRUPT, tid, nullptr, nullptr) != 0) {
-        release_thread(tid);
+    if (ptrace(PTRACE_INTERRUPT, tid, nullptr, nullptr) == 0) return Hold::kAsked;
+    release_thread(tid);
+    return Hold::kGone;
+}
+
+Hold look_at_asked(pid_t pid, pid_t tid, bool may_have_ended, Seen* seen) {
+    // Stops only: the end of a child of ours is for whoever started it.
+    siginfo_t info{};
+    if (waitid(P_PID, static_cast<id_t>(tid), &info, WSTOPPED | __WALL | WNOHANG) != 0 &&
+        errno != EINTR)
         return Hold::kGone;
+    if (info.si_pid == 0) return may_have_ended && has_ended(pid, tid) ? Hold::kGone : Hold::kAsked;
+    const int signal = info.si_status & 0xff; // the event is above it
+    if (info.si_status >> 8 == PTRACE_EVENT_STOP) {
+        if (signal == SIGTRAP) return Hold::kHeld;
+        release_thread(tid);
+        return Hold::kStoppedBySignal;
     }
-    for (nanoseconds pause = kFirstPause;;) {
-        // Before anything else: it may be on the CPU of this thread, which goes before it, and what
-        // it sleeps in may end by itself meanwhile.
+    // A signal was on its way: let it be delivered, the interrupt follows.
+    if (seen) seen->signalled = true;
+    return ptrace(PTRACE_CONT, tid, nullptr, static_cast<long>(signal)) == 0 ? Hold::kAsked
+                                                                             : Hold::kGone;
+}
+
+Hold hold_thread(pid_t pid, pid_t tid, Clock::time_point deadline, Clock::time_point& since,
+                 Seen* seen, std::chrono::milliseconds for_a_cpu) {
+    since = Clock::now();
+    Hold hold = ask_to_stop(pid, tid, seen);
+    for (nanoseconds pause = kFirstPause; hold == Hold::kAsked;) {
         std::this_thread::sleep_for(pause);
         pause = std::min<nanoseconds>(pause + pause / 2, kLongestPause);
-        Clock::time_point asked = Clock::now();
-        // Stops only: the end of a child of ours is for whoever started it.
-        siginfo_t info{};
-        if (waitid(P_PID, static_cast<id_t>(tid), &info, WSTOPPED | __WALL | WNOHANG) != 0 &&
-            errno != EINTR)
-            return Hold::kGone;
-        if (info.si_pid == 0) {
-            since = asked; // it is not held yet
-            if (pause < kLongestPause) continue;
-            if (has_ended(pid, tid)) return Hold::kGone;
-            // Uninterruptible, or waiting for a CPU. Seizing it anew would change nothing.
-            if (asked > deadline) return Hold::kStuck;
-            continue;
-        }
-        const int signal = info.si_status & 0xff; // the event is above it
-        if (info.si_status >> 8 == PTRACE_EVENT_STOP) {
-            if (signal == SIGTRAP) return Hold::kHeld;
-            release_thread(tid);
-            return Hold::kStoppedBySignal;
-        }
-        // A signal was on its way: let it be delivered, the interrupt follows.
-        if (seen) seen->signalled = true;
-        if (ptrace(PTRACE_CONT, tid, nullptr, static_cast<long>(signal)) != 0) return Hold::kGone;
+        const Clock::time_point asked = Clock::now();
+        hold = look_at_asked(pid, tid, pause == kLongestPause, seen);
+        if (hold != Hold::kAsked) break;
+        since = asked; // it is not held yet
+        // Seizing it anew would change nothing.
+        if (pause == kLongestPause && asked > deadline &&
+            (asked > deadline + for_a_cpu || !lacks_a_cpu(pid, tid)))
+            break;
     }
+    return hold;
 }
 
 void sleep_about(nanoseconds duration) {

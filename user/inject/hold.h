@@ -12,17 +12,27 @@ namespace speedbump::inject {
 
 // What became of the wish to stop a thread.
 enum class Hold {
+    kAsked, // and it does not stand yet; only the end of the calling thread gives it back
     kHeld,
     kStoppedBySignal, // SIGSTOP and its like, before us; it is released again
     kGone,
-    kStuck,   // it did not stop in time; only the end of the calling thread gives it back
     kRefused, // by the kernel
 };
 
-// Stops one thread by ptrace. `since`: from when on it may have stood still. `seen`: what was seen
-// of it before.
+// Between two looks whether a thread stands; before the first one, too: it may be on the CPU of the
+// calling thread, which goes before it, and what it sleeps in may end by itself meanwhile.
+inline constexpr std::chrono::microseconds kFirstPause{10};
+inline constexpr std::chrono::microseconds kLongestPause{100};
+
+// Asks a thread to stop, by ptrace. `seen`: what was seen of it before.
+Hold ask_to_stop(pid_t pid, pid_t tid, Seen* seen = nullptr);
+// Whether one that was asked stands. `may_have_ended`: to be looked whether it has, too.
+Hold look_at_asked(pid_t pid, pid_t tid, bool may_have_ended, Seen* seen = nullptr);
+// Both, until `deadline`, or, where it gets no CPU until then, `for_a_cpu` longer. `since`: from
+// when on it may have stood still.
 Hold hold_thread(pid_t pid, pid_t tid, std::chrono::steady_clock::time_point deadline,
-                 std::chrono::steady_clock::time_point& since, Seen* seen = nullptr);
+                 std::chrono::steady_clock::time_point& since, Seen* seen = nullptr,
+                 std::chrono::milliseconds for_a_cpu = {});
 void release_thread(pid_t tid);
 
 // Sleeps for half to one and a half times as long, at random: a thread that sleeps and wakes by the

@@ -31,6 +31,7 @@
 #include "inject/target_files.h"
 #include "inject/target_lock.h"
 #include "inject/thread_start.h"
+#include "process/threads.h"
 #include "util/channel.h"
 #include "util/clock.h"
 
@@ -188,11 +189,33 @@ void ask_no_more(pid_t pid, uint64_t region, const Go& go) {
     process_vm_writev(pid, &own, 1, &its, 1, 0);
 }
 
+// Of an interpreter whose lock was not had in time.
+Error no_lock(pid_t pid, const Interpreter& interpreter, milliseconds timeout,
+              const process::ThreadTimes& before) {
+    const auto now = process::read_all_thread_times(pid);
+    const auto ran = now.ran - before.ran, waited = now.waited - before.waited;
+    const auto ms = [](nanoseconds time) { return std::chrono::round<milliseconds>(time).count(); };
+    const std::string text = fmt::format("process {}: {} let no other thread run for {} ms: ", pid,
+                                         interpreter.describe(), timeout.count());
+    constexpr int kStarved = 10;
+    if (waited > timeout / 2 && waited > kStarved * ran)
+        return make_error(ErrorKind::kTimeout,
+                          fmt::format("{}its threads had a CPU for {} ms and waited for one for {} "
+                                      "ms",
+                                      text, ms(ran), ms(waited)))
+            .with_hint(
+                "nothing was left behind that would run later; its cgroup has used up its "
+                "quota of CPU time, or others go before it");
+    return make_error(ErrorKind::kTimeout, text + "a call into C holds the interpreter lock")
+        .with_hint("nothing was left behind that would run later; try again when the call is over");
+}
+
 // Waits for the core's answer on the channel, from the thread of that region, which asks for the
 // GIL no longer than kAsking at a time.
 Result<void> wait_for_answer(pid_t pid, int channel, int pid_fd, uint64_t region, const Go& go,
                              milliseconds timeout, const Interpreter& interpreter,
                              bool& not_running) {
+    const process::ThreadTimes before = process::read_all_thread_times(pid);
     const Clock::time_point deadline = Clock::now() + timeout;
     for (;;) {
         const auto left =
@@ -217,15 +240,7 @@ Result<void> wait_for_answer(pid_t pid, int channel, int pid_fd, uint64_t region
                                                           pid, interpreter.describe()));
         }
         if (ready == 0) ask_no_more(pid, region, go);
-        if (left <= 0)
-            return make_error(
-                       ErrorKind::kTimeout,
-                       fmt::format("process {}: {} let no other thread run for {} ms: a call into "
-                                   "C holds the interpreter lock",
-                                   pid, interpreter.describe(), timeout.count()))
-                .with_hint(
-                    "nothing was left behind that would run later; try again when the call "
-                    "is over");
+        if (left <= 0) return no_lock(pid, interpreter, timeout, before);
     }
 }
 

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <string_view>
 
 #include "util/result.h"
 
@@ -27,8 +28,16 @@ extern const int kPollCall;
 // after a stop, in the same way; others are what they are.
 long common_call(long number);
 
-// The function that the kernel stack of a thread holds while it is in a system call.
-extern const char* const kCallOnKernelStack;
+// What the kernel stack of a thread (/proc/PID/task/TID/stack) tells of a system call.
+struct CallOnStack {
+    enum class State {
+        kNone,
+        kLeaving,
+        kInside
+    } state = State::kNone; // kLeaving: it has been made
+    long number = -1;       // of kInside, where that is a call which no stop disturbs; else -1
+};
+CallOnStack call_on_stack(std::string_view kernel_stack);
 
 // Where the address space of a process ends, or some way before.
 extern const uint64_t kUserEnd;

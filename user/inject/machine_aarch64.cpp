@@ -29,7 +29,15 @@ const uint32_t kAuditArchitecture = AUDIT_ARCH_AARCH64;
 const char* const kPollName = "ppoll"; // there is no older one
 const int kPollCall = SYS_ppoll;
 const uint64_t kUserEnd = 0xfffffffff000; // of 48 bits, which programs get unasked
-const char* const kCallOnKernelStack = "el0_svc";
+// The function that the kernel stack of a thread holds while it is in a system call.
+static constexpr std::string_view kCallOnKernelStack = "el0_svc";
+
+// What call a thread was in is told by registers that are gone once it has left it: no names here.
+CallOnStack call_on_stack(std::string_view kernel_stack) {
+    using State = CallOnStack::State;
+    const bool is_inside = kernel_stack.find(kCallOnKernelStack) != std::string_view::npos;
+    return {is_inside ? State::kInside : State::kNone, -1};
+}
 
 long common_call(long number) {
     return number;

@@ -18,7 +18,28 @@ const uint32_t kAuditArchitecture = AUDIT_ARCH_X86_64;
 const char* const kPollName = "poll";
 const int kPollCall = SYS_poll;
 const uint64_t kUserEnd = 0x7fff00000000;
-const char* const kCallOnKernelStack = "do_syscall_64";
+// The function that the kernel stack of a thread holds while it is in a system call.
+static constexpr std::string_view kCallOnKernelStack = "do_syscall_64";
+
+// By the names that SYSCALL_DEFINE*() makes, and those of kernel/entry/common.c.
+CallOnStack call_on_stack(std::string_view kernel_stack) {
+    using State = CallOnStack::State;
+    if (kernel_stack.find(kCallOnKernelStack) == std::string_view::npos) return {};
+    if (kernel_stack.find("exit_to_user_mode") != std::string_view::npos)
+        return {State::kLeaving, -1};
+    // Those that judge_interruption() takes for harmless whatever their arguments are.
+    for (const auto& [name, number] :
+         {std::pair{" __x64_sys_clock_nanosleep+", long{SYS_clock_nanosleep}},
+          std::pair{" __x64_sys_nanosleep+", long{SYS_nanosleep}},
+          std::pair{" __x64_sys_poll+", long{SYS_poll}},
+          std::pair{" __x64_sys_ppoll+", long{SYS_ppoll}},
+          std::pair{" __x64_sys_select+", long{SYS_select}},
+          std::pair{" __x64_sys_pselect6+", long{SYS_pselect6}},
+          std::pair{" __x64_sys_wait4+", long{SYS_wait4}},
+          std::pair{" __x64_sys_waitid+", long{SYS_waitid}}})
+        if (kernel_stack.find(name) != std::string_view::npos) return {State::kInside, number};
+    return {State::kInside, -1};
+}
 
 long common_call(long number) {
     switch (number) {

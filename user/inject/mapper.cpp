@@ -23,13 +23,17 @@ namespace {
 
 constexpr milliseconds kAnswerTimeout{3000};
 
-Result<MapAnswer> read_answer(pid_t pid, int socket) {
-    const Clock::time_point deadline = Clock::now() + kAnswerTimeout;
+Result<MapAnswer> read_answer(pid_t pid, pid_t mapper, int socket) {
+    const Clock::time_point begun = Clock::now();
     MapAnswer answer{};
-    if (!wait_readable(socket, deadline))
+    bool is_there = wait_readable(socket, begun + kAnswerTimeout);
+    if (!is_there && lacks_a_cpu(pid, mapper))
+        is_there = wait_readable(socket, begun + kAnswerTimeout + kForACpu);
+    if (!is_there)
         return make_error(
             ErrorKind::kTimeout,
-            fmt::format("process {}: the thread that maps memory does not answer", pid));
+            fmt::format("process {}: the thread that maps memory {}", pid,
+                        lacks_a_cpu(pid, mapper) ? "gets no CPU" : "does not answer"));
     const ssize_t got = recv(socket, &answer, sizeof(answer), MSG_DONTWAIT);
     if (got != static_cast<ssize_t>(sizeof(answer)))
         return make_error(ErrorKind::kIo,
@@ -75,12 +79,13 @@ Result<void> map_memory(pid_t pid, const std::vector<MapOrder>& orders,
     if (!report) return std::move(report.error());
     auto region = wait_for_thread(pid, **fire, *report, pid_fd.get());
     Result<void> done;
+    const pid_t mapper = region ? thread_named(pid, static_cast<pid_t>(region->thread_id)) : 0;
     if (region)
         done = start_thread(pid, pid_fd, region->our_fd, [&](int bootstrap) -> Result<void> {
             const std::string_view text(reinterpret_cast<const char*>(&message), sizeof(message));
             if (const int error = send_packet(bootstrap, text, files); error != 0)
                 return errno_error("hand over the memory", error);
-            const auto answer = read_answer(pid, bootstrap);
+            const auto answer = read_answer(pid, mapper, bootstrap);
             return answer ? judge_answer(pid, *answer) : Result<void>(answer.error());
         });
     else

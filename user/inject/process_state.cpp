@@ -45,12 +45,11 @@ bool shows_kernel_stacks() {
 
 // Whether a thread gets on: one that waits for a CPU does not.
 bool runs_on(pid_t pid, pid_t tid) {
-    const std::string path = fmt::format("/proc/{}/task/{}/schedstat", pid, tid);
     const auto run_time = [&] {
-        const std::string text = read_proc(path);
-        return text.substr(0, text.find(' '));
+        const auto times = process::read_thread_times(pid, tid);
+        return times ? times->ran : std::chrono::nanoseconds(0);
     };
-    const std::string before = run_time();
+    const std::chrono::nanoseconds before = run_time();
     for (int ms = 0; ms <= kTickMs; ++ms) {
         if (run_time() != before) return true;
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -77,6 +76,21 @@ std::optional<ThreadStatus> read_status(pid_t pid, pid_t tid) {
         status_field(text, "x86_Thread_features").find("shstk") != std::string_view::npos;
     status.seccomp = static_cast<int>(number(status_field(text, "Seccomp"), 10));
     return status;
+}
+
+pid_t thread_named(pid_t pid, pid_t number) {
+    for (const pid_t tid : process::read_threads(pid)) {
+        const std::string text = read_proc(fmt::format("/proc/{}/task/{}/status", pid, tid));
+        const std::string_view names = status_field(text, "NSpid"); // outermost first
+        const size_t last = names.find_last_of(" \t") + 1;          // 0: there is one only
+        if (std::atoi(std::string(names.substr(last)).c_str()) == number) return tid;
+    }
+    return 0;
+}
+
+bool lacks_a_cpu(pid_t pid, pid_t tid) {
+    const std::optional<ThreadStatus> status = read_status(pid, tid);
+    return status && status->state == 'R';
 }
 
 std::optional<BlockedCall> read_blocked_call(pid_t pid, pid_t tid) {
@@ -110,7 +124,12 @@ std::optional<BlockedCall> watch_for_call(pid_t pid, pid_t tid) {
     const std::string stack = fmt::format("/proc/{}/task/{}/stack", pid, tid);
     for (int look = 0;;) {
         if (std::optional<BlockedCall> call = read_blocked_call(pid, tid)) return call;
-        if (read_proc(stack).find(kCallOnKernelStack) != std::string::npos) return unknown;
+        if (const CallOnStack on_stack = call_on_stack(read_proc(stack));
+            on_stack.state == CallOnStack::State::kInside) {
+            BlockedCall call = unknown;
+            if (on_stack.number >= 0) call.number = on_stack.number;
+            return call;
+        }
         if (++look == kLooksAtRunning) return std::nullopt;
         std::this_thread::sleep_for(kBetweenLooks);
     }

@@ -28,6 +28,16 @@ struct ThreadStatus {
 };
 std::optional<ThreadStatus> read_status(pid_t pid, pid_t tid);
 
+// The thread of a process that has this number in the process's own PID namespace; 0: none.
+pid_t thread_named(pid_t pid, pid_t number);
+
+// Whether a thread has no CPU though it could run, as far as that can be told from outside: it is
+// asked of one that with a CPU would have been done by now. Others go before it, or its cgroup has
+// used up its quota.
+bool lacks_a_cpu(pid_t pid, pid_t tid);
+// For so long such a thread is waited for after the time in which one that is stuck is given up.
+inline constexpr std::chrono::milliseconds kForACpu{10000};
+
 // The system call a thread is blocked in, from /proc/PID/task/TID/syscall; nothing while it runs.
 struct BlockedCall {
     long number = -1; // -1: blocked, but in no call (a page fault)
@@ -39,8 +49,9 @@ std::optional<BlockedCall> read_blocked_call(pid_t pid, pid_t tid);
 
 // The call that a thread is in; nothing when it runs and goes on running for a moment. One that
 // waits for a CPU counts as running, wherever it is: in a call that has moved data already, too,
-// which then is kUnknownCall. Its kernel stack tells; that of a thread that has a CPU is empty. Who
-// may not see that takes every thread that gets no CPU within a tick for one in such a call.
+// which then is kUnknownCall. Its kernel stack tells; that of a thread that has a CPU is empty. A
+// call that no stop disturbs is told by it, too, without its arguments and registers. Who may not
+// see that takes every thread that gets no CPU within a tick for one in an unknown call.
 std::optional<BlockedCall> watch_for_call(pid_t pid, pid_t tid);
 inline constexpr long kUnknownCall = std::numeric_limits<long>::max(); // on no list
 

@@ -54,10 +54,10 @@ bool SafePoints::is_user_code(uint64_t address) const {
     return in_ranges(user_code_, address);
 }
 
-Stand SafePoints::judge(const Stopped& stopped) const {
+Stand SafePoints::judge(const Stopped& stopped, bool has_made_a_call_outside_locks) const {
     if (!stopped.is_64_bit || stopped.is_unclear) return Stand::kUnsafe;
     const uint64_t counter = program_counter_of(stopped.regs);
-    if (stopped.call) {
+    if (stopped.call || has_made_a_call_outside_locks) {
         if (!is_user_code(counter) && !in_ranges(libc_, counter)) return Stand::kUnsafe;
         if (called_from_allocator(stopped.regs)) return Stand::kUnsafe;
         return Stand::kBlockedCall;

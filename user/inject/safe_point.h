@@ -17,8 +17,8 @@ namespace speedbump::inject {
 // Where a stopped thread stands, as far as borrowing it goes.
 enum class Stand {
     kUserCode,    // in the interpreter, or in a library that is no part of libc or an allocator
-    kBlockedCall, // in a system call that was interrupted: judge_interruption() says whether it
-                  // is one that blocks outside every lock of libc
+    kBlockedCall, // in a system call that was interrupted, or at its end: judge_interruption() says
+                  // whether it is one that blocks outside every lock of libc
     kLeaf,        // in memmove and its kin, called from user code
     kUnsafe,
 };
@@ -33,7 +33,7 @@ class SafePoints {
   public:
     SafePoints(process::RemoteMemory memory, const std::vector<process::RemoteModule>& modules);
 
-    Stand judge(const Stopped& stopped) const;
+    Stand judge(const Stopped& stopped, bool has_made_a_call_outside_locks) const;
     // Whether a signal handler's frame lies between the stack pointer and `stack_end`.
     bool has_signal_frame(uint64_t stack_pointer, uint64_t stack_end) const;
 

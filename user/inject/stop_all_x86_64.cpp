@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -79,19 +80,29 @@ class HeldProcess {
     const std::string& doubt() const { return doubt_; }
 
   private:
-    enum class One { kHeld, kLater, kGone, kStuck };
-    Result<One> hold_one(pid_t tid, Clock::time_point deadline);
+    // False: that would disturb it now.
+    Result<bool> ask(pid_t tid);
+    // Waits for those that were asked; false: not all of them stand by the deadline.
+    Result<bool> wait_for_asked(Clock::time_point deadline);
+    Error why_not() const;
     bool take_registers(pid_t tid, const std::optional<WaitWatch::Wait>& wait);
 
     pid_t pid_;
     int pid_fd_;
     process::RemoteMemory memory_;
     WaitWatch& waits_;
+    std::map<pid_t, std::optional<WaitWatch::Wait>> asked_; // since when they wait in a call
     std::vector<HeldThread> threads_;
     std::string doubt_;
 };
 
-Result<HeldProcess::One> HeldProcess::hold_one(pid_t tid, Clock::time_point deadline) {
+// Of one that is not ours to stop.
+Error HeldProcess::why_not() const {
+    if (std::optional<Error> reason = obstacle(pid_)) return std::move(*reason);
+    return process::access_error(pid_, "ptrace", EPERM);
+}
+
+Result<bool> HeldProcess::ask(pid_t tid) {
     std::optional<WaitWatch::Wait> wait;
     if (const auto call = watch_for_call(pid_, tid); call && call->number >= 0) {
         const Interruption interruption = judge_interruption(pid_fd_, *call);
@@ -100,7 +111,7 @@ Result<HeldProcess::One> HeldProcess::hold_one(pid_t tid, Clock::time_point dead
                          ? fmt::format("thread {} is busy in the kernel", tid)
                          : fmt::format("thread {} is in system call {}, which a stop would disturb",
                                        tid, call->number);
-            return One::kLater;
+            return false;
         }
         if (interruption == Interruption::kRelativeTime) {
             wait = waits_.look(tid);
@@ -109,26 +120,36 @@ Result<HeldProcess::One> HeldProcess::hold_one(pid_t tid, Clock::time_point dead
                     "thread {} waits in epoll_wait with a time-out, and the kernel does not tell "
                     "since when",
                     tid);
-                return One::kLater;
+                return false;
             }
         }
     }
-    Clock::time_point since;
-    switch (hold_thread(pid_, tid, deadline, since)) {
-        case Hold::kHeld:
-            return take_registers(tid, wait) ? One::kHeld : One::kGone;
-        case Hold::kGone:
-            return One::kGone;
-        case Hold::kStuck:
-            doubt_ =
-                fmt::format("thread {} does not stop: it waits in the kernel, as in vfork()", tid);
-            return One::kStuck;
-        case Hold::kStoppedBySignal:
-        case Hold::kRefused:
-            break;
+    const Hold hold = ask_to_stop(pid_, tid);
+    if (hold == Hold::kRefused) return why_not();
+    if (hold == Hold::kAsked) asked_[tid] = wait;
+    return true;
+}
+
+Result<bool> HeldProcess::wait_for_asked(Clock::time_point deadline) {
+    for (std::chrono::nanoseconds pause = kFirstPause; !asked_.empty();) {
+        std::this_thread::sleep_for(pause);
+        pause = std::min<std::chrono::nanoseconds>(pause + pause / 2, kLongestPause);
+        for (auto one = asked_.begin(); one != asked_.end();) {
+            const auto& [tid, wait] = *one;
+            const Hold hold = look_at_asked(pid_, tid, pause == kLongestPause);
+            if (hold == Hold::kStoppedBySignal) return why_not();
+            if (hold == Hold::kHeld) take_registers(tid, wait);
+            one = hold == Hold::kAsked ? std::next(one) : asked_.erase(one);
+        }
+        if (!asked_.empty() && pause == kLongestPause && Clock::now() > deadline) {
+            const pid_t tid = asked_.begin()->first;
+            doubt_ = fmt::format("thread {} does not stop: {}", tid,
+                                 lacks_a_cpu(pid_, tid) ? "it gets no CPU"
+                                                        : "it waits in the kernel, as in vfork()");
+            return false;
+        }
     }
-    if (std::optional<Error> reason = obstacle(pid_)) return std::move(*reason);
-    return process::access_error(pid_, "ptrace", EPERM);
+    return true;
 }
 
 // False: the thread has been killed.
@@ -149,24 +170,26 @@ bool HeldProcess::take_registers(pid_t tid, const std::optional<WaitWatch::Wait>
     return true;
 }
 
+// All are asked before the first is waited for: where CPUs are few each stands as soon as it has
+// its turn, without those before it in the list taking theirs meanwhile.
 Result<HeldProcess::Held> HeldProcess::hold(Clock::time_point deadline) {
-    std::set<pid_t> ended;
+    std::set<pid_t> known; // asked, and held or ended since
     for (;;) {
         const std::vector<pid_t> listed = process::read_threads(pid_);
         if (listed.empty()) return Held::kGone;
         bool is_new = false;
         bool is_missing = false;
         for (const pid_t tid : listed) {
-            const bool is_held = std::any_of(threads_.begin(), threads_.end(),
-                                             [tid](const auto& one) { return one.tid == tid; });
-            if (is_held || ended.contains(tid)) continue;
+            if (known.contains(tid)) continue;
             is_new = true;
-            auto one = hold_one(tid, deadline);
-            if (!one) return std::move(one).error();
-            if (*one == One::kStuck) return Held::kStuck;
-            if (*one == One::kGone) ended.insert(tid);
-            is_missing |= *one == One::kLater;
+            auto asked = ask(tid);
+            if (!asked) return std::move(asked).error();
+            if (*asked) known.insert(tid);
+            is_missing |= !*asked;
         }
+        auto all = wait_for_asked(deadline);
+        if (!all) return std::move(all).error();
+        if (!*all) return Held::kStuck;
         if (!is_new) return threads_.empty() ? Held::kGone : Held::kAll;
         if (is_missing) {
             if (Clock::now() > deadline) return Held::kNotYet;

@@ -37,6 +37,8 @@ struct Stopped {
     // -ERESTART*, which no program ever sees, or -EINTR.
     std::optional<BlockedCall> call;
     int64_t error = 0;
+    // The call that is made and whose end it stands at, before the first instruction after it.
+    std::optional<BlockedCall> made;
     // It may be in a call, but nobody knows how that would go on.
     bool is_unclear = false;
 };

@@ -153,7 +153,7 @@ std::optional<Stopped> read_stopped(pid_t pid, pid_t tid, const Seen& seen) {
         // One that is issued by itself, not again, sleeps for its whole time: whether the thread
         // came from there only its kernel stack says.
         if (error == -kErestartBlock &&
-            file_of(pid, tid, "stack").find(kCallOnKernelStack) == std::string::npos)
+            call_on_stack(file_of(pid, tid, "stack")).state == CallOnStack::State::kNone)
             return stopped;
         stopped.call = call;
         stopped.error = error;

@@ -49,12 +49,18 @@ Stopped stopped_of(const user_regs_struct& regs) {
     stopped.regs = regs;
     stopped.is_64_bit = regs.cs == kUserCodeSelector;
     stopped.in_kernel = static_cast<int64_t>(regs.orig_rax) >= 0;
-    if (!is_interrupted(regs)) return stopped;
-    stopped.error = static_cast<int64_t>(regs.rax);
-    stopped.call = BlockedCall{static_cast<long>(regs.orig_rax),
-                               {regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9},
-                               regs.rsp,
-                               regs.rip};
+    if (!stopped.in_kernel) return stopped;
+    const BlockedCall call{static_cast<long>(regs.orig_rax),
+                           {regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9},
+                           regs.rsp,
+                           regs.rip};
+    const auto result = static_cast<int64_t>(regs.rax);
+    if (is_interrupted(regs)) {
+        stopped.error = result;
+        stopped.call = call;
+    } else if (result != -ENOSYS) { // which is there before a call, too
+        stopped.made = call;
+    }
     return stopped;
 }
 

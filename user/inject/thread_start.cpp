@@ -10,10 +10,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <optional>
+#include <string>
 #include <thread>
 
 #include "inject/process_state.h"
 #include "process/memory.h"
+#include "process/threads.h"
 
 namespace speedbump::inject {
 
@@ -51,6 +53,42 @@ std::optional<Error> failure_of(pid_t pid, const Region& region) {
     return error;
 }
 
+// When a wait for a thread began, and what the borrowed one had had of the CPUs by then.
+struct Started {
+    Clock::time_point at;
+    std::optional<process::ThreadTimes> times;
+};
+
+// What the borrowed thread does instead of what it is waited for.
+std::string doing(pid_t pid, pid_t tid, const Started& since) {
+    const std::optional<ThreadStatus> status = read_status(pid, tid);
+    const auto times = process::read_thread_times(pid, tid);
+    if (!status || !times || !since.times) return "it has ended";
+    const auto ms = [](nanoseconds time) { return std::chrono::round<milliseconds>(time).count(); };
+    std::string text =
+        fmt::format("it has had a CPU for {} ms and waited for one for {} ms",
+                    ms(times->ran - since.times->ran), ms(times->waited - since.times->waited));
+    const std::optional<BlockedCall> call = read_blocked_call(pid, tid);
+    if (!call) return fmt::format("{}, and could run ({})", text, status->state);
+    return call->number < 0
+               ? fmt::format("{}, and waits in no system call ({})", text, status->state)
+               : fmt::format("{}, and waits in system call {} ({})", text, call->number,
+                             status->state);
+}
+
+Error not_started(pid_t pid, pid_t borrowed, bool is_left, const Started& since) {
+    const auto passed = std::chrono::round<milliseconds>(Clock::now() - since.at).count();
+    if (is_left)
+        return make_error(ErrorKind::kTimeout,
+                          fmt::format("process {}: a new thread there got no CPU within {} ms", pid,
+                                      passed))
+            .with_hint("its cgroup has used up its quota of CPU time, or others go before it");
+    return make_error(ErrorKind::kTimeout,
+                      fmt::format("process {}: the borrowed thread {} made no thread within {} ms: "
+                                  "{}",
+                                  pid, borrowed, passed, doing(pid, borrowed, since)));
+}
+
 } // namespace
 
 Result<void> wait_for_own_memory(pid_t pid, Clock::time_point deadline) {
@@ -70,11 +108,12 @@ Result<void> wait_for_own_memory(pid_t pid, Clock::time_point deadline) {
 
 Result<Region> wait_for_thread(pid_t pid, Fire& fire, const FireReport& report, int pid_fd) {
     RemoteMemory memory(pid);
-    Clock::time_point deadline = Clock::now() + kThreadTimeout;
+    const Started before{Clock::now(), process::read_thread_times(pid, report.borrowed)};
+    const Clock::time_point deadline = before.at + kThreadTimeout;
     for (nanoseconds pause{20000};;) {
         auto region = memory.value<Region>(report.region + kDataOffset);
-        if (region && region->magic == kRegionMagic &&
-            __atomic_load_n(&region->state, __ATOMIC_ACQUIRE) != kRegionEmpty) {
+        if (region && region->magic != kRegionMagic) region.reset();
+        if (region && __atomic_load_n(&region->state, __ATOMIC_ACQUIRE) != kRegionEmpty) {
             fire.confirm_answer();
             if (std::optional<Error> failure = failure_of(pid, *region)) return *failure;
             return *region;
@@ -85,12 +124,12 @@ Result<Region> wait_for_thread(pid_t pid, Fire& fire, const FireReport& report, 
         }
         pollfd ended{pid_fd, POLLIN, 0};
         if (poll(&ended, 1, 0) > 0) return errno_error(fmt::format("process {}", pid), ESRCH);
-        if (Clock::now() > deadline)
-            return make_error(
-                ErrorKind::kTimeout,
-                fmt::format("process {}: the borrowed thread {} made no thread within "
-                            "{} ms",
-                            pid, report.borrowed, kThreadTimeout.count()));
+        // The new thread waits for nobody once the borrowed one has left.
+        const bool is_left = region && region->left != 0;
+        const Clock::time_point now = Clock::now();
+        if (now > deadline &&
+            (now > deadline + kForACpu || !(is_left || lacks_a_cpu(pid, report.borrowed))))
+            return not_started(pid, report.borrowed, is_left, before);
         std::this_thread::sleep_for(pause);
         pause = std::min<nanoseconds>(pause + pause / 4, milliseconds(1));
     }
