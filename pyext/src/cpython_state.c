@@ -278,6 +278,12 @@ void sb_visit_frozen(int (*visit)(PyObject *, void *), void *argument) {
 #endif
 }
 
+// By a call that is made anyway (user/inject/needed_calls.cpp): a filter may forbid others.
+static void pause_ns(int64_t ns) {
+    const struct timespec pause = {ns / 1000000000, ns % 1000000000};
+    ppoll(NULL, 0, &pause, NULL);
+}
+
 #ifdef Py_GIL_DISABLED
 
 void sb_begin_gil(void) {}
@@ -293,6 +299,12 @@ void sb_take_gil(PyThreadState *thread, int is_main) {
     PyEval_RestoreThread(thread);
 }
 
+void sb_leave_gil(const PyThreadState *thread, int is_main, int64_t ns) {
+    (void)thread;
+    (void)is_main;
+    pause_ns(ns);
+}
+
 void sb_before_fork(void) {}
 void sb_after_fork_in_parent(void) {}
 void sb_after_fork_in_child(void) {}
@@ -306,7 +318,7 @@ _Static_assert(offsetof(struct _gil_runtime_state, last_holder) ==
                "the interval lies before the holder");
 #endif
 
-enum { kLookingUs = 5000, kBetweenLooksUs = 250, kAskingMs = 100 };
+enum { kLookingUs = 5000, kBetweenLooksUs = 250, kAskingMs = 100, kLeavingMs = 100 };
 
 // The main interpreter's GIL, which is never freed; null: it is not known.
 static struct _gil_runtime_state *g_gil;
@@ -327,6 +339,19 @@ static bool is_asker(void) {
 
 static bool is_taken(const struct _gil_runtime_state *gil) {
     return __atomic_load_n((const int *)&gil->locked, __ATOMIC_RELAXED) != 0;
+}
+
+// Whether a thread waits in take_gil(), woken or not: glibc counts those in each condition variable
+// in steps of eight, from 2.25 on (__wrefs in nptl/pthread_cond_common.c).
+static bool is_waited_for(const struct _gil_runtime_state *gil) {
+    return __atomic_load_n(&gil->cond.__data.__wrefs, __ATOMIC_RELAXED) >= 8;
+}
+
+// Whether nobody has had it since that thread has given it up.
+static bool is_left_by(const struct _gil_runtime_state *gil, const PyThreadState *thread) {
+    _Static_assert(sizeof gil->last_holder == sizeof(uintptr_t), "a pointer, atomic in its way");
+    return !is_taken(gil) && __atomic_load_n((const uintptr_t *)&gil->last_holder,
+                                             __ATOMIC_RELAXED) == (uintptr_t)thread;
 }
 
 // If it is `from_us` still: the program may have set another one meanwhile.
@@ -352,11 +377,6 @@ static int64_t clock_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
-
-static void pause_ns(int64_t ns) {
-    const struct timespec pause = {ns / 1000000000, ns % 1000000000};
-    ppoll(NULL, 0, &pause, NULL);
 }
 
 // A thread of its own: has the asking end where the asker can't, since it waits.
@@ -458,6 +478,14 @@ void sb_take_gil(PyThreadState *thread, int is_main) {
         if (was_taken) begin_to_ask(interval_us); // it may not be free any more
     }
     PyEval_RestoreThread(thread);
+}
+
+void sb_leave_gil(const PyThreadState *thread, int is_main, int64_t ns) {
+    const struct _gil_runtime_state *gil = is_main ? g_gil : NULL;
+    const int64_t end_ns = clock_ns() + kLeavingMs * INT64_C(1000000);
+    while (gil != NULL && is_left_by(gil, thread) && is_waited_for(gil) && clock_ns() < end_ns)
+        pause_ns(kBetweenLooksUs * 1000);
+    pause_ns(ns);
 }
 
 void sb_before_fork(void) {

@@ -60,6 +60,11 @@ void sb_take_gil(PyThreadState* thread, int is_main);
 
 #define SB_ASKING_US 1UL
 
+// Leaves the GIL, which sb_give_gil() has given up as `thread`, to the others for `ns`: from when
+// one that waits for it has it, if one does. Where CPUs are busy that one is woken long before it
+// runs, and who takes the GIL back meanwhile has left it to nobody. Not for longer than 0.1 s more.
+void sb_leave_gil(const PyThreadState* thread, int is_main, int64_t ns);
+
 // From here on the calling thread asks, if no other does, until sb_end_gil(). GIL held.
 void sb_begin_gil(void);
 void sb_end_gil(void);

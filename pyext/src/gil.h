@@ -46,6 +46,11 @@ class WithoutGil {
     WithoutGil(const WithoutGil&) = delete;
     WithoutGil& operator=(const WithoutGil&) = delete;
 
+    // Leaves it to the program for so long; see sb_leave_gil().
+    void leave(uint64_t ns) const {
+        sb_leave_gil(thread_, is_main_ ? 1 : 0, static_cast<int64_t>(ns));
+    }
+
   private:
     bool is_main_;
     PyThreadState* thread_;

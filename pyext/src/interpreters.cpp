@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "interpreters.h"
 
-#include <poll.h>
-
 #include <algorithm>
 
 #include "clock.h"
@@ -63,8 +61,7 @@ class Visit {
 void give_turn(uint64_t ns) {
     constexpr uint64_t kLongestNs = 20'000'000;
     const WithoutGil without;
-    const timespec pause{0, static_cast<long>(std::min(ns, kLongestNs))};
-    ::ppoll(nullptr, 0, &pause, nullptr);
+    without.leave(std::min(ns, kLongestNs));
 }
 
 } // namespace

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What functions there are in an interpreter.
-#include <poll.h>
 
 #include <algorithm>
-#include <ctime>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -108,9 +106,7 @@ class Turns {
         if (held < kHoldNs) return true;
         {
             const WithoutGil without;
-            // A call that is made anyway (inject/needed_calls.cpp): a filter may forbid others.
-            const timespec pause{0, static_cast<long>(std::min(held, kLongestNs))};
-            ::ppoll(nullptr, 0, &pause, nullptr);
+            without.leave(std::min(held, kLongestNs));
             look_.is_stopped = !look_.goes_on();
         }
         since_ = now_ns();
