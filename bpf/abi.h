@@ -60,23 +60,35 @@ struct sb_schedule {
     __u32 reserved[9];
 };
 
-/* What happened in one slice, in the targets of one column: of hits that came in it. */
+/*
+ * What happened in one slice, in the targets of one column: of hits that came in it. A hit without a
+ * delay takes the same way as one with a delay, and both are measured between the same two looks at the
+ * clock: what a delay adds is the difference, whatever else a hit takes where it happens.
+ */
 struct sb_slice_counts {
     __u64 hits;
+    __u64 since_ns; /* from the slice's beginning to each hit, all of them together */
     __u64 delays;
-    __u64 measured_ns;
-    __u64 reserved;
+    __u64 measured_ns;  /* of those with a delay */
+    __u64 undelayed_ns; /* of the others */
+};
+
+/* The same of a progress point that is no target. */
+struct sb_slice_units {
+    __u64 units;
+    __u64 since_ns;
 };
 
 #define SB_READ_ONCE(field) (*(const volatile __u64*)&(field))
 
 /*
- * The slice that a time lies in, SB_NO_SLICE when there is none. `now` must have been read before:
+ * The slice that a time lies in, and how long after its beginning that is, in ns; SB_NO_SLICE when
+ * there is none. `now` must have been read before:
  * a schedule that is being replaced has its end taken away, then a start in the future, and then
  * its slices' length; in the opposite order its fields are read here.
  */
 static inline __attribute__((always_inline)) __u64 sb_slice_at(const struct sb_schedule* schedule,
-                                                               __u64 now) {
+                                                               __u64 now, __u64* since_ns) {
     __u64 end = SB_READ_ONCE(schedule->end_slice);
     __u64 length = SB_READ_ONCE(schedule->slice_ns);
     __u64 start = SB_READ_ONCE(schedule->start_ns);
@@ -84,6 +96,7 @@ static inline __attribute__((always_inline)) __u64 sb_slice_at(const struct sb_s
 
     if (!end || !length || now < start) return SB_NO_SLICE;
     slice = (now - start) / length;
+    *since_ns = now - start - slice * length;
     return slice < end ? slice : SB_NO_SLICE;
 }
 
@@ -202,7 +215,7 @@ struct sb_task {
  * everyone makes a copy of his own once: the functions below.
  */
 #define SB_TABLE_MAGIC 0x62707362u
-#define SB_TABLE_VERSION 3u
+#define SB_TABLE_VERSION 4u
 #define SB_TABLE_MAX_BYTES (1ULL << 31)
 #define SB_TABLE_MAX_SLOTS 4096u
 /* In sb_settings.owner, set by the kernel; it is FUTEX_OWNER_DIED. */
@@ -418,7 +431,8 @@ struct sb_thread {
 #endif
 SB_ASSERT(sizeof(struct sb_target) == 48, "sb_target");
 SB_ASSERT(sizeof(struct sb_schedule) == 64, "sb_schedule");
-SB_ASSERT(sizeof(struct sb_slice_counts) == 32, "sb_slice_counts");
+SB_ASSERT(sizeof(struct sb_slice_counts) == 40, "sb_slice_counts");
+SB_ASSERT(sizeof(struct sb_slice_units) == 16, "sb_slice_units");
 SB_ASSERT(sizeof(struct sb_counts) == 32, "sb_counts");
 SB_ASSERT(sizeof(struct sb_counts_key) == 8, "sb_counts_key");
 SB_ASSERT(sizeof(struct sb_member) == 8, "sb_member");

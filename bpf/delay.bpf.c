@@ -140,6 +140,20 @@ static long sb_spin_stretch(__u64 i, struct sb_spin *spin)
 	return spin->done ? 1 : 0;
 }
 
+/* Spins until so long after `start`, or until it has to end: how long that was. */
+static __always_inline __u64 sb_spin_for(void *ctx, __u32 index, __u64 start, __u64 length)
+{
+	struct sb_spin spin = {
+		.deadline = start + length,
+		.next_yield = start + SB_YIELD_NS,
+		.stack = ((struct pt_regs *)ctx)->sp,
+		.target = index,
+	};
+
+	bpf_loop(1 << 11, sb_spin_stretch, &spin, 0);
+	return spin.now - start;
+}
+
 /*
  * The counters of a process that the target is for, NULL for any other process. The tree is only
  * asked when somebody has left it since the process was last found there: that look-up is a fifth
@@ -200,13 +214,13 @@ static __always_inline struct sb_slice_counts *sb_scheduled(__u64 now, __u32 col
 {
 	struct sb_schedule *current = sb_the_schedule();
 	struct sb_slice_counts *counts;
-	__u64 slice, *dose;
+	__u64 slice, since, *dose;
 	__u32 cell;
 
 	*delay = 0;
 	if (!current)
 		return NULL;
-	slice = sb_slice_at(current, now);
+	slice = sb_slice_at(current, now, &since);
 	if (slice == SB_NO_SLICE)
 		return NULL;
 	cell = sb_cell_here(slice, column, current->columns);
@@ -216,6 +230,7 @@ static __always_inline struct sb_slice_counts *sb_scheduled(__u64 now, __u32 col
 	if (!counts || !dose)
 		return NULL;
 	__sync_fetch_and_add(&counts->hits, 1);
+	__sync_fetch_and_add(&counts->since_ns, since);
 	if (*dose)
 		*delay = sb_within_schedule(current, now, *dose);
 	return counts;
@@ -257,39 +272,37 @@ static __always_inline int sb_hit(void *ctx)
 		return 0;
 	if (sb_columns && (delay & SB_SCHEDULED)) {
 		of_slice = sb_scheduled(start, (__u32)delay, &delay);
-		if (!delay)
+		if (!of_slice)
 			return 0;
 	}
 	if (target->every > 1) {
 		__u64 *calls = bpf_map_lookup_elem(&sequence, &index);
 
-		if (!calls || (__sync_fetch_and_add(calls, 1) + 1) % target->every)
-			return 0;
+		if (!calls || (__sync_fetch_and_add(calls, 1) + 1) % target->every) {
+			if (!of_slice)
+				return 0;
+			delay = 0;
+		}
 	}
 	if (delay > SB_MAX_DELAY_NS)
 		delay = SB_MAX_DELAY_NS;
 
-	__sync_fetch_and_add(&mine->delays, 1);
+	/* Without branches, so that a hit of a schedule takes as long without a delay. */
+	__sync_fetch_and_add(&mine->delays, !!delay);
 	__sync_fetch_and_add(&mine->requested_ns, delay);
 	if (sb_columns && of_slice)
-		__sync_fetch_and_add(&of_slice->delays, 1);
-	outside = sb_outside(kind, delay);
-	if (delay > outside) {
-		struct sb_spin spin = {
-			.deadline = start + delay - outside,
-			.next_yield = start + SB_YIELD_NS,
-			.stack = ((struct pt_regs *)ctx)->sp,
-			.target = index,
-		};
-
-		bpf_loop(1 << 11, sb_spin_stretch, &spin, 0);
-		measured = spin.now - start + outside;
-	} else {
+		__sync_fetch_and_add(&of_slice->delays, !!delay);
+	/* A delay of the schedule comes on top of what a hit without one takes. */
+	outside = of_slice ? 0 : sb_outside(kind, delay);
+	if (of_slice || delay > outside)
+		measured = sb_spin_for(ctx, index, start, delay - outside) + outside;
+	else
 		measured = sb_of_kind(control.floor_ns, kind);
+	__sync_fetch_and_add(&mine->measured_ns, delay ? measured : 0);
+	if (sb_columns && of_slice) {
+		__sync_fetch_and_add(&of_slice->measured_ns, delay ? measured : 0);
+		__sync_fetch_and_add(&of_slice->undelayed_ns, delay ? 0 : measured);
 	}
-	__sync_fetch_and_add(&mine->measured_ns, measured);
-	if (sb_columns && of_slice)
-		__sync_fetch_and_add(&of_slice->measured_ns, measured);
 	return 0;
 }
 

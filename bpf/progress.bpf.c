@@ -28,7 +28,7 @@ struct {
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u64);
+	__type(value, struct sb_slice_units);
 } slice_units SEC(".maps");
 
 const volatile __u32 sb_points = 0; /* set before loading */

@@ -40,7 +40,8 @@ static __always_inline __u32 sb_cell_here(__u64 slice, __u32 column, __u32 colum
 static __always_inline void sb_count_in_slice(void *units, __u32 point, __u32 points)
 {
 	struct sb_schedule *current;
-	__u64 slice, *count;
+	struct sb_slice_units *mine;
+	__u64 slice, since;
 	__u32 cell;
 
 	if (!sb_columns)
@@ -48,13 +49,15 @@ static __always_inline void sb_count_in_slice(void *units, __u32 point, __u32 po
 	current = sb_the_schedule();
 	if (!current || !current->end_slice)
 		return;
-	slice = sb_slice_at(current, bpf_ktime_get_ns());
+	slice = sb_slice_at(current, bpf_ktime_get_ns(), &since);
 	if (slice == SB_NO_SLICE)
 		return;
 	cell = sb_cell_here(slice, point, points);
-	count = bpf_map_lookup_elem(units, &cell);
-	if (count)
-		__sync_fetch_and_add(count, 1);
+	mine = bpf_map_lookup_elem(units, &cell);
+	if (!mine)
+		return;
+	__sync_fetch_and_add(&mine->units, 1);
+	__sync_fetch_and_add(&mine->since_ns, since);
 }
 
 #endif /* SPEEDBUMP_SCHEDULE_BPF_H */

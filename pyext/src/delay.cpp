@@ -77,7 +77,8 @@ sb_slice_counts* scheduled_hit(sb_slot* slot, bool shared, uint64_t here, uint64
     delay = 0;
     const sb_schedule* const schedule = g_live.schedule;
     if (schedule == nullptr || column >= g_live.columns) return nullptr;
-    const uint64_t slice = sb_slice_at(schedule, here);
+    __u64 since_ns = 0;
+    const uint64_t slice = sb_slice_at(schedule, here, &since_ns);
     if (slice == SB_NO_SLICE) return nullptr;
     const uint32_t cell = sb_cell(slice, column, g_live.columns);
     const uint64_t dose = load(reinterpret_cast<const __u64*>(schedule + 1)[cell]);
@@ -86,21 +87,28 @@ sb_slice_counts* scheduled_hit(sb_slot* slot, bool shared, uint64_t here, uint64
         reinterpret_cast<sb_slice_counts*>(reinterpret_cast<char*>(slot) + g_live.slices_offset) +
         cell;
     add(counts->hits, 1, shared);
+    add(counts->since_ns, since_ns, shared);
     return counts;
 }
 
-// Spins until the delay is over, or has to end: what the call was delayed by. `is_live`: a change
-// of the target's delay is one of the delay in flight, too.
-uint64_t spin(const sb_target& target, uint64_t begin, uint64_t& delay, bool is_live) {
+// Spins until the delay is over, or has to end: what the call was delayed by. A change of the
+// target's delay is one of the delay in flight, too.
+uint64_t spin(const sb_target& target, uint64_t begin, uint64_t& delay) {
     const uint64_t overhead = g_live.overhead_ns;
     uint64_t now = begin;
     while (now - begin + overhead < delay && may_go_on(target)) {
         now = now_ns();
-        if (!is_live) continue;
         const uint64_t set = load(target.delay_ns);
         delay = (set & SB_SCHEDULED) != 0 ? 0 : set;
     }
     return now - begin + overhead;
+}
+
+// The same for a delay of the schedule, or none, which come on top of what a hit without one takes.
+uint64_t spin_scheduled(const sb_target& target, uint64_t begin, uint64_t delay) {
+    uint64_t now = now_ns();
+    while (now - begin < delay && may_go_on(target)) now = now_ns();
+    return now - begin;
 }
 
 } // namespace
@@ -138,15 +146,20 @@ bool on_match(Interpreter& interpreter, uint32_t index) noexcept {
     sb_slice_counts* of_slice = nullptr;
     if ((delay & SB_SCHEDULED) != 0) {
         of_slice = scheduled_hit(slot, shared, here, delay);
-        if (delay == 0) return true;
+        if (of_slice == nullptr) return true;
     }
-    const uint64_t measured = spin(target, begin, delay, of_slice == nullptr);
-    add(counts.delays, 1, shared);
+    // Without a branch: it is to take as long without a delay, which only a schedule comes here
+    // with. Asked before the spin, in which a delay may be set to 0.
+    const uint64_t is_delayed = delay != 0 ? 1 : 0;
+    const uint64_t measured =
+        of_slice != nullptr ? spin_scheduled(target, begin, delay) : spin(target, begin, delay);
+    add(counts.delays, is_delayed, shared);
     add(counts.requested_ns, delay, shared);
-    add(counts.measured_ns, measured, shared);
+    add(counts.measured_ns, measured * is_delayed, shared);
     if (of_slice != nullptr) {
-        add(of_slice->delays, 1, shared);
-        add(of_slice->measured_ns, measured, shared);
+        add(of_slice->delays, is_delayed, shared);
+        add(of_slice->measured_ns, measured * is_delayed, shared);
+        add(of_slice->undelayed_ns, measured * (1 - is_delayed), shared);
     }
     return true;
 }

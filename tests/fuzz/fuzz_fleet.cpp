@@ -46,7 +46,7 @@ void test(std::string_view text) {
             require(taken->slices.size() <= fleet::kMaxRows, "slices are bounded");
             for (const auto& slice : taken->slices)
                 require(
-                    slice.units.size() == kShape.points && slice.targets.size() == kShape.targets,
+                    slice.points.size() == kShape.points && slice.targets.size() == kShape.targets,
                     "slices are of all points and targets");
         }
         (void)fleet::line_of(*report);

@@ -9,11 +9,15 @@ import fcntl
 import json
 import mmap
 import os
+import pathlib
+import re
 import socket
 import struct
 import threading
 from typing import Any
 
+_ABI = (pathlib.Path(__file__).parents[2] / "bpf" / "abi.h").read_text()
+_VERSION = int(re.search(r"#define SB_TABLE_VERSION (\d+)u", _ABI)[1])
 _SETTINGS = struct.Struct("<7I36x")
 _TARGET = struct.Struct("<5Q2I")
 _COUNTS = struct.Struct("<4Q")
@@ -45,7 +49,7 @@ class Table:
         self.settings_fd, self.settings = _sealed(
             "settings", (64 + 48 * target_count + 63) & ~63, fixed | future_write
         )
-        _SETTINGS.pack_into(self.settings, 0, 0x62707362, 3, 0, 0, 0, target_count, _SLOTS)
+        _SETTINGS.pack_into(self.settings, 0, 0x62707362, _VERSION, 0, 0, 0, target_count, _SLOTS)
 
     def set_target(self, index: int, delay_ns: int, every: int = 1, enabled: int = 1,
                    start_ns: int = 0, end_ns: int = 0, root_mask: int = 2**64 - 1) -> None:

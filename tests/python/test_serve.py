@@ -439,9 +439,11 @@ def test_table_acts_at_once_also_on_a_delay_in_flight(serve):
     table = loader.Table(1)
     table.set_target(0, 9_000_000_000)
     channel.begin(table, "__main__:f\n")
+    ended = 0
     for end in (
         lambda: table.arm(False),
         lambda: table.set_target(0, 1_000_000),
+        lambda: table.set_target(0, 0),
         lambda: table.set_target(0, 9_000_000_000, enabled=0),
     ):
         table.set_target(0, 9_000_000_000)
@@ -452,6 +454,10 @@ def test_table_acts_at_once_also_on_a_delay_in_flight(serve):
         time.sleep(0.05)
         end()
         assert 0.04 < served.hear() < 2
+        ended += 1
+        # What it had spun is counted, whatever it was changed to.
+        (counts,) = table.counts(0).values()
+        assert counts[1] == ended and counts[3] > 40_000_000 * ended, counts
     table.set_target(0, 200_000_000, every=3)
     assert [served.ask("took(f)") >= 0.2 for _ in range(6)].count(True) == 2
     for settings in (

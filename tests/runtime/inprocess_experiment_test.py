@@ -21,6 +21,7 @@ def test_an_experiment_in_slices_switched_by_the_clock() -> None:
     assert document["engine"] == "inprocess", document["engine"]
     slices = len(document["sliced"]["units"][0])
     assert slices > 600, done
+    known_experiments.expect_times(done)
     for name in ("+exe:work_a", "+exe:work_b"):
         known_experiments.expect_k(done, name, 0.85, 1.15)
         assert done.target(name)["verdict"] != "hidden", done

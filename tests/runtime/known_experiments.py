@@ -126,6 +126,15 @@ class Measuring:
         return self.process.returncode, out, err
 
 
+def expect_times(experiment: Experiment) -> None:
+    """When units are done has nothing to do with the edges of slices: in the middle of them, on average."""
+    sliced = experiment.document["sliced"]
+    units, since = sliced["units"][0], sliced["units_since_ns"][0]
+    assert all(0 <= time <= count * sliced["slice_ns"] for count, time in zip(units, since)), experiment
+    middle = sum(since) / sum(units) / sliced["slice_ns"]
+    assert 0.45 < middle < 0.55, (middle, experiment)
+
+
 def expect_k(experiment: Experiment, name: str, low: float, high: float) -> None:
     """The criticality may be between these two, as far as the experiment says that it knows."""
     k = experiment.target(name)["criticality"]

@@ -150,6 +150,22 @@ class ScheduleLive : public LiveSession {
         while (log.count() < calls + more) std::this_thread::sleep_for(1ms);
     }
 
+    // When the hits of a slice came, all together: of a call that lies within it one came after its
+    // begin and before its end, and of those at its edges anywhen.
+    static void expect_times(nanoseconds since, uint64_t hits, int64_t begin, int64_t end,
+                             const std::vector<LoggedCall>& calls) {
+        int64_t earliest = 0, latest = 0;
+        uint64_t within = 0;
+        for (const LoggedCall& call : calls) {
+            if (call.begin_ns < begin + kTolerance || call.end_ns > end - kTolerance) continue;
+            ++within;
+            earliest += call.begin_ns - begin;
+            latest += call.end_ns - begin;
+        }
+        EXPECT_GE(since.count(), earliest);
+        EXPECT_LE(since.count(), latest + static_cast<int64_t>(hits - within) * (end - begin));
+    }
+
     // What the program saw of each slice agrees with what was counted.
     void compare(Schedule& schedule, const std::vector<LoggedCall>& calls) {
         ASSERT_FALSE(calls.empty());
@@ -171,6 +187,7 @@ class ScheduleLive : public LiveSession {
             judged[has_dose[slice]] += within > 0;
             EXPECT_GE(counted.hits, within) << slice;
             EXPECT_LE(counted.hits, touching) << slice;
+            expect_times(counted.since, counted.hits, begin, end, calls);
             EXPECT_EQ(counted.delays, has_dose[slice] ? counted.hits : 0) << slice;
             // No call that is slower is wrong: others use the CPU as well.
             if (within > 0 && has_dose[slice]) {
@@ -257,10 +274,11 @@ TEST_F(ScheduleLive, CountsUnitsOfProgressBySlice) {
             within += call.begin_ns >= begin + kTolerance && call.end_ns <= end - kTolerance;
             touching += call.end_ns >= begin - kTolerance && call.begin_ns <= end + kTolerance;
         }
-        const auto units = points->front()->take_slice(slice);
-        ASSERT_TRUE(units);
-        EXPECT_GE(*units, within) << slice;
-        EXPECT_LE(*units, touching) << slice;
+        const auto done = points->front()->take_slice(slice);
+        ASSERT_TRUE(done);
+        EXPECT_GE(done->units, within) << slice;
+        EXPECT_LE(done->units, touching) << slice;
+        expect_times(done->since, done->units, begin, end, calls);
     }
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "experiment/design.h"
 #include "experiment/model/effects.h"
 #include "promises.h"
 #include "services.h"
@@ -27,9 +28,10 @@ namespace {
 constexpr size_t kSlices = 4096;
 constexpr std::array<size_t, 3> kLooks = {900, 1350, 2025}; // whether it is to begin anew
 constexpr double kTruthShare = 0.025; // of a unit's period: the dose that tells the truth
-constexpr double kTruthSeconds = 2;   // of the steady runs
-constexpr double kNone = 0.02;        // a criticality up to this is hidden
-constexpr double kPlain = 0.2;        // and above this must not be called so
+constexpr double kTruthSeconds = 2;   // of the steady runs, and
+constexpr double kTruthUnits = 10'000;
+constexpr double kNone = 0.02; // a criticality up to this is hidden
+constexpr double kPlain = 0.2; // and above this must not be called so
 
 struct Tally {
     size_t intervals = 0, covered = 0;
@@ -112,12 +114,13 @@ experiment::SlicedRun run_of(const simulated::Service& service, uint64_t seed, d
 void examine(uint64_t seed, bool one_alone, std::map<std::string, Tally>& tallies) {
     const auto service = simulated::draw_service(seed);
     const double unit = simulated::Steady(*service, 0.2).period();
-    const double slice_ns = std::max(4e6, 10 * unit);
+    const auto slice_ns = static_cast<double>(experiment::slice_length(unit).count());
     std::vector<size_t> delayed;
     for (size_t target = 0; target < service->targets(); ++target)
         if (!one_alone || target == seed % service->targets()) delayed.push_back(target);
     const auto regression = regression_of(run_of(*service, seed, slice_ns, delayed));
-    const simulated::Steady without(*service, kTruthSeconds);
+    const double seconds = std::max(kTruthSeconds, kTruthUnits * unit / 1e9);
+    const simulated::Steady without(*service, seconds);
     Tally& tally = tallies[one_alone ? "one alone" : service->kind()];
     for (const auto& effect : experiment::find_effects(regression, {})) {
         if (effect.target == service->targets()) {
@@ -127,7 +130,7 @@ void examine(uint64_t seed, bool one_alone, std::map<std::string, Tally>& tallie
         }
         const double dose =
             std::min(slice_ns / 2, kTruthShare * unit / service->calls_per_unit(effect.target));
-        const simulated::Steady with(*service, kTruthSeconds, effect.target, dose);
+        const simulated::Steady with(*service, seconds, effect.target, dose);
         add(tally, effect, with.against(without), seed);
     }
 }

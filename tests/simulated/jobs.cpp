@@ -6,6 +6,7 @@
 #include <random>
 #include <utility>
 
+#include "experiment/model/parts.h"
 #include "experiment/model/sequence.h"
 #include "fleet/combine.h"
 
@@ -84,6 +85,7 @@ experiment::SlicedRun Job::measure(uint64_t seed, double slice_ns, size_t slices
     experiment::SlicedRun run;
     run.slice_ns = slice_ns;
     run.units.assign(slices, 0);
+    std::vector<uint64_t> since_ns(slices);
     run.targets.resize(ranks());
     for (size_t rank = 0; rank < ranks(); ++rank) {
         experiment::TargetSlices& one = run.targets[rank];
@@ -121,8 +123,12 @@ experiment::SlicedRun Job::measure(uint64_t seed, double slice_ns, size_t slices
             longest = std::max(longest, took);
         }
         now += longest;
-        if (const auto done = static_cast<size_t>(now / slice_ns); done < slices) ++run.units[done];
+        const auto done = static_cast<size_t>(now / slice_ns);
+        if (done >= slices) continue;
+        ++run.units[done];
+        since_ns[done] += static_cast<uint64_t>(now - static_cast<double>(done) * slice_ns);
     }
+    experiment::count_parts(run, since_ns);
     return run;
 }
 

@@ -7,6 +7,8 @@
 #include <random>
 #include <utility>
 
+#include "experiment/model/parts.h"
+
 namespace speedbump::simulated {
 
 namespace {
@@ -70,9 +72,10 @@ class PartsService : public Service {
 
   protected:
     PartsService(Random& random, size_t parts, double period) {
+        const auto spread = static_cast<double>(random.count(0, 1)); // some are clockwork
         for (size_t target = 0; target < parts; ++target)
             parts_.push_back({period / static_cast<double>(parts) * random.between(0.5, 1.5),
-                              random.between(0, 0.4), target,
+                              spread * random.between(0, 0.4), target,
                               static_cast<double>(random.count(1, 3))});
     }
     std::vector<Part> parts_;
@@ -82,11 +85,16 @@ double draw_period(Random& random) {
     return random.by_ratio(40e3, 400e3);
 }
 
+// Where effects arrive at once: that of a request to that of a step on a device.
+double draw_any_period(Random& random) {
+    return random.by_ratio(40e3, 40e6);
+}
+
 // That, and nothing else.
 class Serial : public PartsService {
   public:
     explicit Serial(Random& random)
-        : PartsService(random, random.count(2, 5), draw_period(random)) {}
+        : PartsService(random, random.count(2, 5), draw_any_period(random)) {}
     std::string kind() const override { return "serial"; }
 };
 
@@ -104,7 +112,7 @@ class HotLeaf : public PartsService {
 class Nested : public PartsService {
   public:
     explicit Nested(Random& random)
-        : PartsService(random, 3, draw_period(random)), inner_(random.count(1, 10)) {
+        : PartsService(random, 3, draw_any_period(random)), inner_(random.count(1, 10)) {
         parts_[1].calls = static_cast<double>(inner_);
     }
     std::string kind() const override { return "nested"; }
@@ -131,7 +139,7 @@ class Nested : public PartsService {
 class ForkJoin : public PartsService {
   public:
     explicit ForkJoin(Random& random)
-        : PartsService(random, random.count(3, 4), draw_period(random)) {
+        : PartsService(random, random.count(3, 4), draw_any_period(random)) {
         for (Part& part : parts_) part.spread = random.between(0, 0.05);
         for (size_t i = 2; i < parts_.size(); ++i) // the others have slack
             parts_[i].length = parts_[1].length * random.between(0.4, 0.9);
@@ -288,7 +296,7 @@ class RateLimited : public PartsService {
 // A thread with nothing to do with the units, beside one that makes them.
 class OffPath : public PartsService {
   public:
-    explicit OffPath(Random& random) : PartsService(random, 2, draw_period(random)) {}
+    explicit OffPath(Random& random) : PartsService(random, 2, draw_any_period(random)) {}
     std::string kind() const override { return "off the path"; }
     void run(double end, Clockwork& clockwork) const override {
         double now = 0, aside = 0;
@@ -338,6 +346,7 @@ class Measuring : public Clockwork {
           out_(out),
           slices_(slices) {
         out.run.units.assign(slices, 0);
+        since_ns_.assign(slices, 0);
         for (size_t target = 0; target < service.targets(); ++target) {
             auto& one = out.run.targets.emplace_back();
             one.injected.assign(slices, 0);
@@ -360,8 +369,13 @@ class Measuring : public Clockwork {
         return now + calls * (delay + call_error_ns_);
     }
     void done(double now) override {
-        if (const size_t slice = slice_of(now); slice < slices_) ++out_.run.units[slice];
+        const size_t slice = slice_of(now);
+        if (slice >= slices_) return;
+        ++out_.run.units[slice];
+        since_ns_[slice] +=
+            static_cast<uint64_t>(now - static_cast<double>(slice) * out_.run.slice_ns);
     }
+    void end() { experiment::count_parts(out_.run, since_ns_); }
 
   private:
     size_t slice_of(double now) const { return static_cast<size_t>(now / out_.run.slice_ns); }
@@ -370,6 +384,7 @@ class Measuring : public Clockwork {
     double call_error_ns_;
     Measurement& out_;
     size_t slices_;
+    std::vector<uint64_t> since_ns_;
 };
 
 // One delay all the time, on a host that disturbs nothing.
@@ -446,6 +461,7 @@ Measurement measure(const Service& service, const Host& host, uint64_t seed, dou
             std::min(slice_ns / 2, share * unit / service.calls_per_unit(target));
     Measuring measuring(service, host, seed, result, slices);
     service.run(slice_ns * static_cast<double>(slices), measuring);
+    measuring.end();
     return result;
 }
 

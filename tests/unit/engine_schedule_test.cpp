@@ -26,14 +26,16 @@ class ScheduleTest : public testing::Test {
     }
     // As a hook does it: the delay of a hit, 0 for none.
     uint64_t hit(size_t ring, uint32_t column, uint64_t now, uint64_t late = 0) {
-        const uint64_t slice = sb_slice_at(&shared, now);
+        __u64 since_ns = 0;
+        const uint64_t slice = sb_slice_at(&shared, now, &since_ns);
         if (slice == SB_NO_SLICE) return 0;
         const uint32_t cell = sb_cell(slice, column, kColumns);
         const uint64_t delay = doses[cell] == 0 ? 0 : sb_within_schedule(&shared, now, doses[cell]);
         sb_slice_counts& mine = counts[ring][cell];
         ++mine.hits;
+        mine.since_ns += since_ns;
         mine.delays += delay > 0;
-        mine.measured_ns += delay > 0 ? delay + late : 0;
+        (delay > 0 ? mine.measured_ns : mine.undelayed_ns) += delay + late;
         return delay;
     }
 
@@ -70,7 +72,7 @@ TEST_F(ScheduleTest, CountsAreOfTheSliceAndOfAllRings) {
     schedule.begin(kStart, 1000ns);
     for (int slice = 0; slice < 4; ++slice) schedule.add(std::vector<nanoseconds>{10ns, 20ns, 0ns});
     hit(0, 0, kStart + 100, 3);
-    hit(0, 2, kStart + 100);
+    hit(0, 2, kStart + 100, 5);
     second_is_there = true;
     hit(1, 0, kStart + 900);
     hit(1, 1, kStart + 1500);
@@ -82,6 +84,8 @@ TEST_F(ScheduleTest, CountsAreOfTheSliceAndOfAllRings) {
     EXPECT_EQ(sums[1].hits, 0u);
     EXPECT_EQ(sums[2].hits, 1u);
     EXPECT_EQ(sums[2].delays, 0u);
+    EXPECT_EQ(sums[2].measured, 0ns);
+    EXPECT_EQ(sums[2].undelayed, 5ns);
     sums.assign(kColumns, {});
     schedule.take(1, sums);
     EXPECT_EQ(sums[0].hits, 0u);
@@ -114,6 +118,7 @@ TEST_F(ScheduleTest, AnotherOneHasNothingOfTheOneBefore) {
     EXPECT_EQ(hit(0, 0, 2 * kStart + 499), 1u);
     schedule.take(0, sums);
     EXPECT_EQ(sums[0].hits, 1u);
+    EXPECT_EQ(sums[0].since, 499ns);
     EXPECT_EQ(sums[0].measured, 1ns);
 }
 
@@ -122,9 +127,14 @@ TEST_F(ScheduleTest, CountsThatShrinkOrLeapAreNoDisaster) {
     Schedule schedule = make();
     schedule.begin(kStart, 1000ns);
     std::vector<SliceCounts> sums(kColumns);
-    counts[0][0] = {.hits = ~0ull, .delays = ~0ull, .measured_ns = ~0ull, .reserved = 0};
+    counts[0][0] = {.hits = ~0ull,
+                    .since_ns = ~0ull,
+                    .delays = ~0ull,
+                    .measured_ns = ~0ull,
+                    .undelayed_ns = ~0ull};
     schedule.take(0, sums);
     EXPECT_GE(sums[0].measured, 0ns);
+    EXPECT_GE(sums[0].since, 0ns);
     counts[0][0] = {};
     sums.assign(kColumns, {});
     schedule.take(0, sums);
@@ -150,7 +160,8 @@ TEST_F(ScheduleTest, ReadersSeeOneOrTheOther) {
     std::thread hook([&] {
         while (!is_over) {
             const uint64_t at = now.load();
-            const uint64_t slice = sb_slice_at(&shared, at);
+            __u64 since_ns = 0;
+            const uint64_t slice = sb_slice_at(&shared, at, &since_ns);
             if (slice == SB_NO_SLICE) continue;
             if (slice != 0) ++wrong; // each schedule has one slice, and `at` lies in it
         }
@@ -168,18 +179,23 @@ TEST_F(ScheduleTest, ReadersSeeOneOrTheOther) {
 
 TEST(SliceUnits, AreSumsOverCpus) {
     constexpr uint32_t kPoints = 2;
-    std::vector<__u64> counts(3 * SB_RING_SLICES * kPoints);
+    std::vector<sb_slice_units> counts(3 * SB_RING_SLICES * kPoints);
     SliceUnits units(counts.data(), 3, kPoints);
-    const auto at = [&](size_t cpu, uint64_t slice, uint32_t point) -> __u64& {
+    const auto at = [&](size_t cpu, uint64_t slice, uint32_t point) -> sb_slice_units& {
         return counts[cpu * SB_RING_SLICES * kPoints + sb_cell(slice, point, kPoints)];
     };
-    at(0, 5, 1) = 4;
-    at(2, 5, 1) = 3;
-    at(1, 5, 0) = 100;
-    EXPECT_EQ(units.take(5, 1), 7u);
-    at(2, 5 + SB_RING_SLICES, 1) += 2;
-    EXPECT_EQ(units.take(5 + SB_RING_SLICES, 1), 2u);
-    EXPECT_EQ(units.take(5, 0), 100u);
+    at(0, 5, 1) = {4, 900};
+    at(2, 5, 1) = {3, 50};
+    at(1, 5, 0) = {100, 7};
+    const SliceProgress first = units.take(5, 1);
+    EXPECT_EQ(first.units, 7u);
+    EXPECT_EQ(first.since, 950ns);
+    at(2, 5 + SB_RING_SLICES, 1).units += 2;
+    at(2, 5 + SB_RING_SLICES, 1).since_ns += 11;
+    const SliceProgress later = units.take(5 + SB_RING_SLICES, 1);
+    EXPECT_EQ(later.units, 2u);
+    EXPECT_EQ(later.since, 11ns);
+    EXPECT_EQ(units.take(5, 0).units, 100u);
 }
 
 } // namespace

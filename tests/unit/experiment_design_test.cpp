@@ -89,6 +89,16 @@ TEST(Design, SlicesHoldTenUnits) {
     EXPECT_EQ(slice_length(1e6), 10ms);
     EXPECT_EQ(slice_length(1.01e6), 11ms);
     EXPECT_EQ(slice_length(9e6), 50ms);
-    EXPECT_TRUE(fits_short_slices(10e6));
-    EXPECT_FALSE(fits_short_slices(11e6));
+    EXPECT_TRUE(fits_short_slices(25e6));
+    EXPECT_FALSE(fits_short_slices(26e6));
+}
+
+TEST(Design, SlicesAreEnoughInTheTimeThereIs) {
+    EXPECT_EQ(slice_length(3e6, 60s), 30ms);
+    EXPECT_EQ(slice_length(3e6, 20s), 20ms);
+    EXPECT_EQ(slice_length(3e6, 1s), 4ms);
+    EXPECT_EQ(slice_length(12e3, 10h), 4ms);
+    EXPECT_TRUE(fits_short_slices(10e6, 20s));
+    EXPECT_FALSE(fits_short_slices(10e6, 19s));
+    EXPECT_TRUE(fits_short_slices(1e6, 2s));
 }

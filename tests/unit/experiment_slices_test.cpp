@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "experiment/history.h"
 #include "report/experiment.h"
 
 using namespace speedbump::experiment;
@@ -192,12 +193,15 @@ TEST(Slices, AFailedControlMakesThemInvalid) {
 }
 
 TEST(Slices, AreReadAsTheyWereWritten) {
-    const Document document = measured({1, 0}, 1000);
+    Document document = measured({1, 0}, 1000);
+    std::vector<uint64_t>& since_ns = document.sliced->since_ns.emplace_back();
+    for (const uint64_t units : document.sliced->units[0]) since_ns.push_back(units * 1000);
     const std::string text = to_json(document);
     const auto read = from_json(text, "r.json");
     ASSERT_TRUE(read) << read.error().message;
     EXPECT_EQ(to_json(*read), text);
     EXPECT_EQ(read->sliced->targets[1].calls, document.sliced->targets[1].calls);
+    EXPECT_EQ(read->sliced->since_ns, document.sliced->since_ns);
 }
 
 TEST(Slices, WhatIsNotWholeIsRefused) {
@@ -212,12 +216,35 @@ TEST(Slices, WhatIsNotWholeIsRefused) {
         EXPECT_THAT(refusal("/sliced/chance", chance), HasSubstr("between 0 and 1"));
     EXPECT_THAT(refusal("/sliced/units", nlohmann::json::array()), HasSubstr("progress points"));
     EXPECT_THAT(refusal("/sliced/units/0", {1, 2}), HasSubstr("another length"));
+    EXPECT_THAT(refusal("/sliced/units_since_ns", nlohmann::json::array()),
+                HasSubstr("progress points"));
+    EXPECT_THAT(refusal("/sliced/units_since_ns", {{1, 2}}), HasSubstr("another length"));
     EXPECT_THAT(refusal("/sliced/targets/0/steps", "aAb"), HasSubstr("another length"));
     EXPECT_THAT(refusal("/sliced/targets/0/steps", "f"), HasSubstr("no step 'f'"));
     EXPECT_THAT(refusal("/sliced/targets/0/delays", {1}), HasSubstr("another length"));
     EXPECT_THAT(refusal("/sliced/targets", nlohmann::json::array()),
                 HasSubstr("another number of targets"));
     EXPECT_THAT(refusal("/sliced/targets/0/dose_ns", -1), HasSubstr("negative"));
+}
+
+// Ten and a half units in each, like clockwork: that it is ten and eleven in turn is no noise.
+TEST(Slices, HaveTheNoiseOfUnitsInParts) {
+    Document document = measured({}, 400);
+    Sliced& sliced = *document.sliced;
+    sliced.units[0].assign(400, 0);
+    std::vector<uint64_t> since_ns(400);
+    const double period = static_cast<double>(sliced.slice.count()) / 10.5;
+    for (size_t unit = 1; unit < 4195; ++unit) {
+        const auto at = static_cast<uint64_t>(period * static_cast<double>(unit));
+        const auto length = static_cast<uint64_t>(sliced.slice.count());
+        ++sliced.units[0][at / length];
+        since_ns[at / length] += at % length;
+    }
+    const double by_number = noise_by_length(document).at(0).error;
+    sliced.since_ns = {since_ns};
+    const double by_parts = noise_by_length(document).at(0).error;
+    EXPECT_GT(by_number, 0.003);
+    EXPECT_LT(by_parts, by_number / 5);
 }
 
 TEST(Slices, OfTwoHostsAreOneRun) {

@@ -74,9 +74,10 @@ TEST(FleetClock, WhatCannotBeIsLeftOut) {
     EXPECT_EQ(clock.best(), std::nullopt);
 }
 
-std::optional<SliceReading> reading(uint64_t units, uint64_t calls = 0, uint64_t injected = 0) {
+std::optional<SliceReading> reading(uint64_t units, uint64_t calls = 0, uint64_t injected = 0,
+                                    uint64_t since_ns = 0) {
     SliceReading one;
-    one.units = {units};
+    one.points = {{units, since_ns}};
     one.targets = {{calls, injected > 0 ? calls : 0, injected}};
     return one;
 }
@@ -248,18 +249,21 @@ experiment::Document ranks_that_wait(const std::vector<double>& times, double do
         const Step step = one.steps[turn];
         const double delay = step.on ? dose * share_of(true, step.level) : 0;
         uint64_t steps = 0;
+        double since = 0; // us
         for (; done < 50e3 * static_cast<double>(slice + 1); ++steps) {
             double longest = 0;
             for (size_t rank = 0; rank < times.size(); ++rank)
                 longest =
                     std::max(longest, times[rank] + late(random) + (rank == turn ? delay : 0));
             done += longest;
+            // The last one is done in the next slice, and counts for this one.
+            since += std::min(done - 50e3 * static_cast<double>(slice), 50e3);
         }
         for (size_t rank = 0; rank < times.size(); ++rank)
             one.hosts.push_back(reading(
                 steps, steps,
-                rank == turn ? static_cast<uint64_t>(static_cast<double>(steps) * delay * 1e3)
-                             : 0));
+                rank == turn ? static_cast<uint64_t>(static_cast<double>(steps) * delay * 1e3) : 0,
+                static_cast<uint64_t>(since * 1e3)));
         EXPECT_TRUE(combiner.add(one));
     }
     document.sliced = combiner.sliced();

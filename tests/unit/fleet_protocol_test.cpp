@@ -62,10 +62,12 @@ TEST(FleetProtocol, ReportsArriveAsTheyWereSent) {
     EXPECT_EQ(attached.targets[0].least, 900ns);
     EXPECT_TRUE(attached.targets[0].is_positive);
     SliceReading slice;
-    slice.units = {4};
+    slice.points = {{4, 5000}};
     slice.targets = {{3, 2, 1000}, {0, 0, 0}};
     const auto taken = again<Taken>(Taken{1, 2, 3, {slice, slice}});
     ASSERT_EQ(taken.slices.size(), 2u);
+    EXPECT_EQ(taken.slices[1].points[0].units, 4u);
+    EXPECT_EQ(taken.slices[1].points[0].since_ns, 5000u);
     EXPECT_EQ(taken.slices[1].targets[0].injected_ns, 1000u);
     EXPECT_EQ(again<Late>(Late{1, 5, 6}).count, 6u);
     EXPECT_EQ(again<Tripped>(Tripped{1, "too slow"}).why, "too slow");
@@ -101,10 +103,10 @@ TEST(FleetProtocol, WhatIsDamagedIsRefused) {
     }
     for (const char* line :
          {"motd", R"({"type":"pong","id":1,"now_ns":1e30})",
-          R"({"type":"taken","epoch":1,"first":0,"began_ns":1,"slices":[[1,2,3,4,5,6]]})",
-          R"({"type":"taken","epoch":1,"first":0,"began_ns":1,"slices":[[1,2,3,4,5,6,7,8]]})",
-          R"({"type":"taken","epoch":1,"first":0,"began_ns":1,"slices":[[1,2,3,4,5,6,-7]]})",
-          R"({"type":"taken","epoch":1,"first":0,"began_ns":1,"slices":[[1,2,3,4,5,6,1e300]]})",
+          R"({"type":"taken","epoch":1,"first":0,"began_ns":1,"slices":[[1,2,3,4,5,6,7]]})",
+          R"({"type":"taken","epoch":1,"first":0,"began_ns":1,"slices":[[1,2,3,4,5,6,7,8,9]]})",
+          R"({"type":"taken","epoch":1,"first":0,"began_ns":1,"slices":[[1,2,3,4,5,6,7,-8]]})",
+          R"({"type":"taken","epoch":1,"first":0,"began_ns":1,"slices":[[1,2,3,4,5,6,7,1e300]]})",
           R"({"type":"attached","targets":[{"name":"f"}]})"}) {
         const auto read = read_report(line, kShape);
         EXPECT_FALSE(read) << line;

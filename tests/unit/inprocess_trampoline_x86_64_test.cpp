@@ -61,6 +61,7 @@ class TrampolineTest : public testing::TestWithParam<ClockSource> {
         }
         const std::string code = region_head(layout_, {}, clock_) + made->bytes;
         std::memcpy(reinterpret_cast<void*>(kRegion), code.data(), code.size());
+        at<HookSite>(layout_.hook_site(0)) = made->hook_site;
         at<ProcessWord>(layout_.process) = kOwnCounts;
         settings().ticks_per_ns = uint64_t{2} << kTickShift;
         child_ = std::make_unique<TracedChild>();
@@ -110,8 +111,8 @@ class TrampolineTest : public testing::TestWithParam<ClockSource> {
     }
     uint64_t hits() {
         uint64_t sum = 0;
-        for (uint64_t i = 0; i < kCountsPerSite; ++i)
-            sum += at<HookCounts>(layout_.counts_of(0) + i * sizeof(HookCounts)).hits;
+        for (uint64_t stripe = 0; stripe < 2 * kStripes; ++stripe)
+            sum += at<HookCounts>(layout_.counts_of(0, stripe)).hits;
         return sum;
     }
 
@@ -314,21 +315,26 @@ TEST_P(TrampolineTest, FindsTheSliceByTheClock) {
 TEST_P(TrampolineTest, ADelayEndsWithTheSchedule) {
     settings().armed = 1;
     target().enabled = 1;
-    uint64_t shortest = UINT64_MAX, before = 0;
+    uint64_t shortest = UINT64_MAX;
     for (int i = 0; i < 8; ++i) {
         begin_schedule(kHour);
         schedule().slice_ns = kHour / 2 + 20'000'000; // 20 ms from now on
         dose(0) = SB_MAX_DELAY_NS;
+        const uint64_t before = in_slice(0).measured_ns;
         const uint64_t delays = in_slice(0).delays;
+        const auto used = thread_cpu_time();
+        const uint64_t begun = monotonic_ns();
         call();
         if (in_slice(0).delays == delays) continue;
-        const uint64_t measured = in_slice(0).measured_ns;
-        shortest = std::min(shortest, measured - before);
-        before = measured;
+        const uint64_t measured = in_slice(0).measured_ns - before;
+        EXPECT_LT(measured, SB_MAX_DELAY_NS);
+        // Others may want the CPU, too: what it lacked it is no delay.
+        const auto ran = static_cast<uint64_t>((thread_cpu_time() - used).count());
+        const uint64_t took = monotonic_ns() - begun, lacked = took - std::min(took, ran);
+        shortest = std::min(shortest, measured - std::min(measured, lacked));
     }
     EXPECT_GE(in_slice(0).delays, 1u);
     EXPECT_LE(shortest, 21'000'000u);
-    EXPECT_LT(before, SB_MAX_DELAY_NS);
 }
 
 TEST_P(TrampolineTest, DelaysEachNthCall) {
@@ -338,8 +344,8 @@ TEST_P(TrampolineTest, DelaysEachNthCall) {
     target().every = 3;
     for (int i = 0; i < 10; ++i) call();
     uint64_t delays = 0;
-    for (uint64_t i = 0; i < kCountsPerSite; ++i)
-        delays += at<HookCounts>(layout_.counts_of(0) + i * sizeof(HookCounts)).delays;
+    for (uint64_t stripe = 0; stripe < 2 * kStripes; ++stripe)
+        delays += at<HookCounts>(layout_.counts_of(0, stripe)).delays;
     EXPECT_EQ(hits(), 10u);
     EXPECT_EQ(delays, 3u);
     EXPECT_EQ(at<sb_turn>(layout_.turn(kTarget)).calls, 10u);
@@ -434,9 +440,9 @@ TEST_P(FilterTest, KeepsAllRegisters) {
 TEST_P(TrampolineTest, IsSeenToForget) {
     settings().armed = 1;
     target().enabled = 1;
-    auto* const code = reinterpret_cast<unsigned char*>(layout_.trampoline(0));
+    auto* const code = reinterpret_cast<unsigned char*>(layout_.code); // of all sites
     bool is_found = false;
-    for (size_t i = 0; i < 128; ++i)
+    for (size_t i = 0; i < 320 && !is_found; ++i)
         if (code[i] == 0x04 && code[i + 1] == 0x7f && code[i + 2] == 0x9e) { // add $0x7f,%al; sahf
             code[i + 2] = 0x90;
             is_found = true;

@@ -254,11 +254,14 @@ TEST_F(SessionOverFakes, AScheduleIsTheSameInAllEngines) {
         EXPECT_EQ(part->doses[0], 3u);
         EXPECT_EQ(part->doses[1], 5u);
     }
-    probes_->by_slice[1] = {.hits = 4, .delays = 2, .measured_ns = 10, .reserved = 0};
-    hooks_->by_slice[1] = {.hits = 5, .delays = 3, .measured_ns = 15, .reserved = 0};
+    probes_->by_slice[1] = {
+        .hits = 4, .since_ns = 7, .delays = 2, .measured_ns = 10, .undelayed_ns = 0};
+    hooks_->by_slice[1] = {
+        .hits = 5, .since_ns = 4, .delays = 3, .measured_ns = 15, .undelayed_ns = 0};
     const std::vector<engine::SliceCounts> counts = schedule.take();
     EXPECT_EQ(counts.at(0).hits, 0u);
     EXPECT_EQ(counts.at(1).hits, 9u);
+    EXPECT_EQ(counts.at(1).since, 11ns);
     EXPECT_EQ(counts.at(1).delays, 5u);
     EXPECT_EQ(counts.at(1).measured, 25ns);
     EXPECT_EQ(schedule.room(), Schedule::kRing);

@@ -23,6 +23,12 @@ uint64_t grown(const __u64& counter, Number& taken) {
     return now > before ? std::min(now - before, kMaxGrowth) : 0;
 }
 
+// Of one of times.
+template <typename Number>
+nanoseconds grown_time(const __u64& counter, Number& taken) {
+    return nanoseconds(static_cast<int64_t>(grown(counter, taken)));
+}
+
 } // namespace
 
 Schedule::Schedule(sb_schedule& shared, __u64* doses, uint32_t columns, size_t rings, Ring ring)
@@ -64,21 +70,27 @@ void Schedule::take(uint64_t slice, std::span<SliceCounts> sums) {
             const size_t cell = sb_cell(slice, column, columns_);
             sums[column].hits += grown(ring[cell].hits, taken[cell].hits);
             sums[column].delays += grown(ring[cell].delays, taken[cell].delays);
-            sums[column].measured += nanoseconds(
-                static_cast<int64_t>(grown(ring[cell].measured_ns, taken[cell].measured_ns)));
+            sums[column].since += grown_time(ring[cell].since_ns, taken[cell].since_ns);
+            sums[column].measured += grown_time(ring[cell].measured_ns, taken[cell].measured_ns);
+            sums[column].undelayed += grown_time(ring[cell].undelayed_ns, taken[cell].undelayed_ns);
         }
     }
 }
 
 void SliceUnits::begin() {
-    for (size_t cell = 0; cell < taken_.size(); ++cell) grown(counts_[cell], taken_[cell]);
+    for (size_t cell = 0; cell < taken_.size(); ++cell) {
+        grown(counts_[cell].units, taken_[cell].units);
+        grown(counts_[cell].since_ns, taken_[cell].since_ns);
+    }
 }
 
-uint64_t SliceUnits::take(uint64_t slice, uint32_t point) {
-    uint64_t sum = 0;
+SliceProgress SliceUnits::take(uint64_t slice, uint32_t point) {
+    SliceProgress sum;
     const size_t ring = size_t{SB_RING_SLICES} * points_;
-    for (size_t cell = sb_cell(slice, point, points_); cell < taken_.size(); cell += ring)
-        sum += grown(counts_[cell], taken_[cell]);
+    for (size_t cell = sb_cell(slice, point, points_); cell < taken_.size(); cell += ring) {
+        sum.units += grown(counts_[cell].units, taken_[cell].units);
+        sum.since += grown_time(counts_[cell].since_ns, taken_[cell].since_ns);
+    }
     return sum;
 }
 

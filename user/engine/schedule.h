@@ -17,8 +17,10 @@ using std::chrono::nanoseconds;
 // in, also when its delay ends later.
 struct SliceCounts {
     uint64_t hits = 0;
+    nanoseconds since{0}; // from the slice's beginning to each hit, all of them together
     uint64_t delays = 0;
-    nanoseconds measured{0};
+    nanoseconds measured{0};  // of the hits with a delay
+    nanoseconds undelayed{0}; // of the others
 };
 
 // The loader's end of one schedule (bpf/abi.h), in memory that the hooks of one engine read: which
@@ -52,20 +54,26 @@ class Schedule {
     std::vector<std::vector<sb_slice_counts>> taken_; // of each ring; empty: nothing yet
 };
 
+// Units of progress in one slice.
+struct SliceProgress {
+    uint64_t units = 0;
+    nanoseconds since{0}; // from the slice's beginning to each unit, all of them together
+};
+
 // The counts of SB_RING_SLICES times `points`, by CPU, of a map of units by slice: those of one
 // point and slice since it was last taken.
 class SliceUnits {
   public:
-    SliceUnits(const __u64* counts, size_t cpus, uint32_t points)
+    SliceUnits(const sb_slice_units* counts, size_t cpus, uint32_t points)
         : counts_(counts), points_(points), taken_(cpus * SB_RING_SLICES * points) {}
     // A new schedule: what was not taken of the one before is nobody's.
     void begin();
-    uint64_t take(uint64_t slice, uint32_t point);
+    SliceProgress take(uint64_t slice, uint32_t point);
 
   private:
-    const __u64* counts_;
+    const sb_slice_units* counts_;
     uint32_t points_;
-    std::vector<uint64_t> taken_;
+    std::vector<sb_slice_units> taken_;
 };
 
 } // namespace speedbump::engine

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "util/clock.h"
+
 namespace speedbump::experiment {
 
 namespace {
@@ -25,8 +27,7 @@ Columns::Columns(session::Session& session,
       points_(points),
       targets_(std::move(targets)),
       progress_(std::move(progress)) {
-    for (const Members& members : targets_)
-        floors_.push_back(members.empty() ? nanoseconds(0) : session_.floor(members.front()));
+    undelayed_.resize(targets_.size());
 }
 
 Columns::~Columns() {
@@ -105,17 +106,25 @@ SliceReading Columns::take() {
     SliceReading reading;
     const uint64_t slice = session_.schedule()->taken();
     const std::vector<engine::SliceCounts> counts = session_.schedule()->take();
-    for (size_t point = 0; point < points_.size(); ++point)
-        reading.units.push_back(progress_.contains(point)
-                                    ? counts[progress_columns_.at(point)].hits
-                                    : points_[point]->take_slice(slice).value_or(0));
+    for (size_t point = 0; point < points_.size(); ++point) {
+        engine::SliceProgress done;
+        if (!progress_.contains(point)) {
+            done = points_[point]->take_slice(slice).value_or(done);
+        } else {
+            const engine::SliceCounts& seen = counts[progress_columns_.at(point)];
+            done = {seen.hits, seen.since};
+        }
+        reading.points.push_back({done.units, static_cast<uint64_t>(done.since.count())});
+    }
     for (size_t target = 0; target < targets_.size(); ++target) {
-        // Against a hit without delay, which costs its floor too.
-        const nanoseconds injected =
-            counts[target].measured - floors_[target] * static_cast<int64_t>(counts[target].delays);
+        const engine::SliceCounts& seen = counts[target];
+        Undelayed& undelayed = undelayed_[target];
+        undelayed.ns += ns(seen.undelayed);
+        undelayed.hits += static_cast<double>(seen.hits - std::min(seen.hits, seen.delays));
+        const double injected =
+            ns(seen.measured) - undelayed.each() * static_cast<double>(seen.delays);
         reading.targets.push_back(
-            {counts[target].hits, counts[target].delays,
-             static_cast<uint64_t>(std::max(injected, nanoseconds(0)).count())});
+            {seen.hits, seen.delays, static_cast<uint64_t>(std::max(injected, 0.0))});
     }
     return reading;
 }

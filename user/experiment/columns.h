@@ -13,6 +13,9 @@
 
 namespace speedbump::experiment {
 
+// Of a full dose: a sixteenth of it, which is the smallest one, is as long as a look at the clock.
+inline constexpr nanoseconds kLeastDose{500};
+
 // The targets and progress points of a session in the columns of its schedule, and what is counted
 // in them. Not thread-safe.
 class Columns {
@@ -45,7 +48,13 @@ class Columns {
     std::vector<Members> targets_;
     TargetProgress progress_;
     std::map<size_t, size_t> progress_columns_; // of points that are targets
-    std::vector<nanoseconds> floors_;           // of each target
+    // What the hits of each target took that had no delay: what one with a delay took beyond that
+    // is what its call was slowed by.
+    struct Undelayed {
+        double ns = 0, hits = 0;
+        double each() const { return hits > 0 ? ns / hits : 0; }
+    };
+    std::vector<Undelayed> undelayed_;
 };
 
 // How long after its end a slice is taken, where delays are this long: a hit whose thread has lost

@@ -13,7 +13,8 @@ using std::chrono::milliseconds;
 constexpr auto kShortestChosen =
     milliseconds(4); // shorter ones are no sharper (docs/measurements.md)
 constexpr double kUnitsPerSlice = 10;
-constexpr double kFewestUnits = 5; // of a slice
+constexpr int64_t kEnoughSlices = 1000;
+constexpr double kFewestUnits = 2; // of a slice: parts of units are counted, too
 
 // A progress point that short slices tell nothing of, or less than long ones do.
 std::string belongs_to_long_slices(const ProgressSpec& spec) {
@@ -63,14 +64,18 @@ Result<Design> design_of(const Request& request) {
     return at_once(request);
 }
 
-bool fits_short_slices(double period) {
-    return period * kFewestUnits <= ns(kLongestSwitched);
+nanoseconds slice_length(double period, nanoseconds time) {
+    const nanoseconds units(static_cast<int64_t>(kUnitsPerSlice * period));
+    nanoseconds longest = kLongestSwitched;
+    if (time.count() > 0)
+        longest = std::clamp<nanoseconds>(std::chrono::floor<milliseconds>(time / kEnoughSlices),
+                                          kShortestChosen, kLongestSwitched);
+    return std::clamp<nanoseconds>(std::chrono::ceil<milliseconds>(units), kShortestChosen,
+                                   longest);
 }
 
-nanoseconds slice_length(double period) {
-    const nanoseconds units(static_cast<int64_t>(kUnitsPerSlice * period));
-    return std::clamp<nanoseconds>(std::chrono::ceil<milliseconds>(units), kShortestChosen,
-                                   kLongestSwitched);
+bool fits_short_slices(double period, nanoseconds time) {
+    return period * kFewestUnits <= ns(slice_length(period, time));
 }
 
 } // namespace speedbump::experiment

@@ -21,11 +21,12 @@ struct Design {
 // ones are, and can't be.
 Result<Design> design_of(const Request& request);
 
-// Whether a short slice holds enough units to tell anything. `period` of a unit, in ns.
-bool fits_short_slices(double period);
+// The length of short slices for units of `period` ns, of which there are to be enough in this time
+// (0: there is no end to it). What a call costs that is rare is told no better by longer ones: the
+// noise of a slice grows with it as its longest dose does.
+nanoseconds slice_length(double period, nanoseconds time = nanoseconds(0));
 
-// The length of short slices for units of `period` ns. What a call costs that is rare is told no
-// better by longer ones: the noise of a slice grows with it as its longest dose does.
-nanoseconds slice_length(double period);
+// Whether such a slice holds enough units to tell anything.
+bool fits_short_slices(double period, nanoseconds time = nanoseconds(0));
 
 } // namespace speedbump::experiment

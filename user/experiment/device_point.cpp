@@ -33,7 +33,7 @@ class Device : public ProgressPoint {
     }
 
     bool begin_slices() override { return programs_->begin_slices(); }
-    std::optional<uint64_t> take_slice(uint64_t slice) override {
+    std::optional<engine::SliceProgress> take_slice(uint64_t slice) override {
         return programs_->take_slice(slice, index_);
     }
     uint64_t lost() override { return programs_->lost_calls(); }

@@ -415,6 +415,9 @@ Result<void> append(Sliced& to, const Sliced& from) {
     };
     for (size_t point = 0; point < to.units.size(); ++point)
         add(to.units[point], from.units[point]);
+    if (from.since_ns.empty()) to.since_ns.clear();
+    for (size_t point = 0; point < to.since_ns.size(); ++point)
+        add(to.since_ns[point], from.since_ns[point]);
     for (size_t target = 0; target < to.targets.size(); ++target) {
         to.targets[target].calls += from.targets[target].calls;
         add(to.targets[target].steps, from.targets[target].steps);

@@ -88,8 +88,11 @@ struct Sliced {
     nanoseconds slice{0};
     double chance = kEvenChance;              // of a dose, of each target in each slice
     std::vector<std::vector<uint64_t>> units; // of each progress point, by slice
-    std::vector<SlicedTarget> targets;        // of each of the document's
-    nanoseconds waited{0};                    // as Slice's, over all slices
+    // The same of how long after the slice's beginning they were done, all of them together; empty:
+    // not known.
+    std::vector<std::vector<uint64_t>> since_ns;
+    std::vector<SlicedTarget> targets; // of each of the document's
+    nanoseconds waited{0};             // as Slice's, over all slices
 
     size_t slices() const { return units.empty() ? 0 : units.front().size(); }
 };
@@ -133,11 +136,12 @@ struct FleetHost {
     std::string version, kernel, machine;
     nanoseconds clock_ahead{0}; // of the coordinator's, as known last
     nanoseconds clock_error{0};
-    std::vector<bool> told;                   // whether it was part of this slice
-    std::vector<std::vector<uint64_t>> units; // of each progress point; 0 where it was not
-    std::vector<SlicedTarget> targets;        // of each that was asked of it, without steps
-    uint64_t lost = 0;                        // slices that nobody has, for it did not tell of them
-    std::string ended;                        // why it ended before the others did
+    std::vector<bool> told;                      // whether it was part of this slice
+    std::vector<std::vector<uint64_t>> units;    // of each progress point; 0 where it was not
+    std::vector<std::vector<uint64_t>> since_ns; // as Sliced's
+    std::vector<SlicedTarget> targets;           // of each that was asked of it, without steps
+    uint64_t lost = 0; // slices that nobody has, for it did not tell of them
+    std::string ended; // why it ended before the others did
 };
 
 // One schedule on many hosts.

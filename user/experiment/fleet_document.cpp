@@ -2,6 +2,7 @@
 #include "experiment/fleet_document.h"
 
 #include "experiment/document_json.h"
+#include "experiment/sliced_document.h"
 
 namespace speedbump::experiment {
 
@@ -31,6 +32,7 @@ ordered_json raw_json(const FleetHost& host) {
     for (const bool one : host.told) told += one ? '1' : '0';
     json["told"] = told;
     json["units"] = host.units;
+    if (!host.since_ns.empty()) json["units_since_ns"] = host.since_ns;
     json["targets"] = ordered_json::array();
     for (const SlicedTarget& target : host.targets)
         json["targets"].push_back({{"calls", target.calls},
@@ -70,6 +72,8 @@ FleetHost read_host(const ordered_json& json, const Document& document) {
     if (host.units.size() != document.progress.size())
         refuse("a host has another number of progress points than the document");
     for (const auto& units : host.units) check(units.size());
+    host.since_ns = read_since(json, document);
+    for (const auto& since : host.since_ns) check(since.size());
     for (const ordered_json& target : json.at("targets")) {
         SlicedTarget& read = host.targets.emplace_back();
         read.calls = target.at("calls").get<uint64_t>();
@@ -144,11 +148,14 @@ std::optional<Document> document_of(const Document& document, size_t host) {
             }
     if (points.empty()) return std::nullopt;
     sliced.units.resize(points.size());
+    if (!one.since_ns.empty()) sliced.since_ns.resize(points.size());
     for (const size_t point : points) alone.progress.push_back(document.progress[point]);
     for (size_t slice = 0; slice < one.told.size(); ++slice) {
         if (!one.told[slice]) continue;
         for (size_t i = 0; i < points.size(); ++i)
             sliced.units[i].push_back(one.units[points[i]][slice]);
+        for (size_t i = 0; i < sliced.since_ns.size(); ++i)
+            sliced.since_ns[i].push_back(one.since_ns[points[i]][slice]);
         for (size_t target = 0; target < document.targets.size(); ++target) {
             SlicedTarget& into = sliced.targets[target];
             into.steps.push_back(document.sliced->targets[target].steps[slice]);

@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "experiment/slices.h"
+
 namespace speedbump::experiment {
 
 namespace {
@@ -22,6 +24,7 @@ Document beginning(const Document& document, size_t part, size_t parts) {
     if (!result.sliced) return result;
     const size_t slices = document.sliced->slices() * part / parts;
     for (std::vector<uint64_t>& units : result.sliced->units) cut(units, slices);
+    for (std::vector<uint64_t>& since : result.sliced->since_ns) cut(since, slices);
     for (SlicedTarget& target : result.sliced->targets) {
         cut(target.steps, slices);
         cut(target.injected_ns, slices);
@@ -61,7 +64,7 @@ std::vector<Moment> history(const Document& document, size_t parts) {
 std::vector<Noise> noise_by_length(const Document& document) {
     std::vector<Noise> result;
     if (!document.sliced) return result;
-    std::vector<double> units(document.sliced->units[0].begin(), document.sliced->units[0].end());
+    std::vector<double> units = units_by_slice(document, 0);
     double seconds = static_cast<double>(document.sliced->slice.count()) / 1e9;
     while (units.size() >= 2 * kFewestPairs) {
         double sum = 0, squares = 0;

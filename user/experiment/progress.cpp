@@ -34,7 +34,7 @@ class Calls : public ProgressPoint {
     }
 
     bool begin_slices() override { return programs_->begin_slices(); }
-    std::optional<uint64_t> take_slice(uint64_t slice) override {
+    std::optional<engine::SliceProgress> take_slice(uint64_t slice) override {
         return programs_->take_slice(slice, index_);
     }
 

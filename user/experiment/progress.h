@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/schedule.h"
 #include "experiment/document.h"
 #include "experiment/progress_spec.h"
 #include "session/session.h"
@@ -40,7 +41,9 @@ class ProgressPoint {
     virtual bool begin_slices() { return false; }
     // Units in the next slice, which is over; each is asked for once, in their order. nullopt where
     // begin_slices() is false.
-    virtual std::optional<uint64_t> take_slice(uint64_t /*slice*/) { return std::nullopt; }
+    virtual std::optional<engine::SliceProgress> take_slice(uint64_t /*slice*/) {
+        return std::nullopt;
+    }
     // kLatency: calls so far by how long they took (latency_of_bucket()); else none.
     virtual std::vector<uint64_t> latencies() { return {}; }
     // kDevice: what happened there up to the last read(), since the point was opened.

@@ -30,7 +30,8 @@ Result<void> require_programs(const session::Session& session) {
 
 SliceCounter::SliceCounter(engine::MapMemory memory, uint32_t points)
     : memory_(std::move(memory)),
-      units_(memory_.as<const __u64>(), static_cast<size_t>(libbpf_num_possible_cpus()), points) {}
+      units_(memory_.as<const sb_slice_units>(), static_cast<size_t>(libbpf_num_possible_cpus()),
+             points) {}
 
 int SliceCounter::prepare(session::Session& session, bpf_map* schedule, bpf_map* counts,
                           uint32_t points) {
@@ -117,7 +118,7 @@ bool Programs::begin_slices() {
     return by_slice_.has_value();
 }
 
-std::optional<uint64_t> Programs::take_slice(uint64_t slice, uint32_t point) {
+std::optional<engine::SliceProgress> Programs::take_slice(uint64_t slice, uint32_t point) {
     if (!by_slice_) return std::nullopt;
     return by_slice_->take(slice, point);
 }

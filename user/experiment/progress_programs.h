@@ -33,7 +33,7 @@ class SliceCounter {
     static Result<SliceCounter> open(const bpf_map* counts, uint32_t points);
 
     void begin() { units_.begin(); }
-    uint64_t take(uint64_t slice, uint32_t point) { return units_.take(slice, point); }
+    engine::SliceProgress take(uint64_t slice, uint32_t point) { return units_.take(slice, point); }
 
   private:
     SliceCounter(engine::MapMemory memory, uint32_t points);
@@ -62,7 +62,7 @@ class Programs {
     uint64_t sum(bpf_map* map, uint32_t key) const;
     // Units of a point in a slice of the session's schedule; nullopt when it has none.
     bool begin_slices();
-    std::optional<uint64_t> take_slice(uint64_t slice, uint32_t point);
+    std::optional<engine::SliceProgress> take_slice(uint64_t slice, uint32_t point);
     // Calls that could not be timed. When the table of calls is full, as by calls that an exception
     // ended, the older half of it is dropped here.
     uint64_t lost_calls();

@@ -71,7 +71,7 @@ class SystemCall : public ProgressPoint {
         if (by_slice_) by_slice_->begin();
         return by_slice_.has_value();
     }
-    std::optional<uint64_t> take_slice(uint64_t slice) override {
+    std::optional<engine::SliceProgress> take_slice(uint64_t slice) override {
         return by_slice_ ? std::optional(by_slice_->take(slice, 0)) : std::nullopt;
     }
 

@@ -202,7 +202,8 @@ Result<Document> Runner::run() {
     const ProcessTimes processes = read_process_times();
     if (auto warm = subject_.warm_up(); !warm) return std::move(warm).error();
     subject_.warn_all(busy_warnings(find_busy_threads(processes, subject_.pids(), kBusyLook)));
-    if (design->at_once && request_.slice.count() == 0 && !fits_short_slices(subject_.period())) {
+    if (design->at_once && request_.slice.count() == 0 &&
+        !fits_short_slices(subject_.period(), request_.time)) {
         design->at_once = false;
         design->why = "a unit takes " + show_time(nanoseconds(std::llround(subject_.period())));
     }

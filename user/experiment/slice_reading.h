@@ -13,7 +13,12 @@ struct SliceReading {
         uint64_t delays = 0;
         uint64_t injected_ns = 0; // by which its calls were slowed
     };
-    std::vector<uint64_t> units; // of each progress point
+    // Of a progress point.
+    struct Point {
+        uint64_t units = 0;
+        uint64_t since_ns = 0; // as Sliced's
+    };
+    std::vector<Point> points;
     std::vector<Column> targets;
 };
 

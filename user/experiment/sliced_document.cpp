@@ -37,6 +37,14 @@ std::vector<Step> read_steps(const std::string& text) {
 
 } // namespace
 
+std::vector<std::vector<uint64_t>> read_since(const ordered_json& json, const Document& document) {
+    if (!json.contains("units_since_ns")) return {};
+    auto since = json.at("units_since_ns").get<std::vector<std::vector<uint64_t>>>();
+    if (since.size() != document.progress.size())
+        refuse("times of units are of another number of progress points than the document");
+    return since;
+}
+
 ordered_json sliced_json(const Sliced& sliced) {
     ordered_json targets = ordered_json::array();
     for (const SlicedTarget& target : sliced.targets) {
@@ -47,11 +55,13 @@ ordered_json sliced_json(const Sliced& sliced) {
                                                                {"delays", target.delays}});
         if (target.hosts != 1) json["hosts"] = target.hosts;
     }
-    return {{"slice_ns", sliced.slice.count()},
-            {"waited_ns", sliced.waited.count()},
-            {"chance", sliced.chance},
-            {"units", sliced.units},
-            {"targets", targets}};
+    ordered_json json = {{"slice_ns", sliced.slice.count()},
+                         {"waited_ns", sliced.waited.count()},
+                         {"chance", sliced.chance},
+                         {"units", sliced.units}};
+    if (!sliced.since_ns.empty()) json["units_since_ns"] = sliced.since_ns;
+    json["targets"] = targets;
+    return json;
 }
 
 Sliced read_sliced(const ordered_json& json, const Document& document) {
@@ -68,6 +78,8 @@ Sliced read_sliced(const ordered_json& json, const Document& document) {
         if (slices != sliced.slices()) refuse("a row of slices has another length than the first");
     };
     for (const auto& units : sliced.units) check(units.size());
+    sliced.since_ns = read_since(json, document);
+    for (const auto& since : sliced.since_ns) check(since.size());
     for (const ordered_json& target : json.at("targets")) {
         SlicedTarget& read = sliced.targets.emplace_back();
         read.dose = read_time(target, "dose_ns");

@@ -112,7 +112,7 @@ void SlicedRunner::choose_doses() {
         plain = subject_.measure_plain(kLongPlain);
     if (!plain) return;
     for (const size_t target : named)
-        if (const auto dose = subject_.dose_of(target, *plain, share))
+        if (const auto dose = subject_.dose_of(target, *plain, share, kLeastDose))
             document_.targets[target].doses = {*dose};
 }
 
@@ -197,7 +197,7 @@ void SlicedRunner::begin_smaller() {
     for (size_t target = 0; target < document_.targets.size(); ++target) // where none can be chosen
         for (nanoseconds& dose : document_.targets[target].doses)
             dose = std::max(nanoseconds(static_cast<int64_t>(ns(dose) * part)),
-                            std::min(dose, subject_.least_dose(target)));
+                            std::min<nanoseconds>(dose, kLeastDose));
     choose_doses();
     keep_within_slice();
 }
@@ -287,7 +287,8 @@ Result<void> SlicedRunner::run_trial() {
 
 Result<void> SlicedRunner::run() {
     const uint64_t from = monotonic_ns();
-    if (request_.slice.count() == 0) document_.settings.slice = slice_length(subject_.period());
+    if (request_.slice.count() == 0)
+        document_.settings.slice = slice_length(subject_.period(), request_.time);
     choose_doses();
     keep_within_slice();
     pilot_ = nanoseconds(monotonic_ns() - from);

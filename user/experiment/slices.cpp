@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "experiment/anytime.h"
+#include "experiment/model/parts.h"
 #include "util/units.h"
 
 namespace speedbump::experiment {
@@ -83,6 +84,7 @@ ModelRun model_run(const Document& document, size_t progress) {
         result.targets.push_back(target);
     }
     run.targets.push_back(sham_of(run, document.seed, sliced.targets.size()));
+    if (!sliced.since_ns.empty()) count_parts(run, sliced.since_ns[progress]);
     return result;
 }
 
@@ -119,22 +121,32 @@ Fitted fit(const Document& document, size_t progress) {
     return fitted;
 }
 
-SlicedResult examine(const Document& document, const Fitted& fitted, bool at_any_look) {
+// Of units that were moved later.
+Response from_own_slice(Response response, size_t lead) {
+    response.lags -= std::min(response.lags, lead);
+    std::vector<double>& arrived = response.arrived;
+    const size_t before = std::min(lead, std::max<size_t>(arrived.size(), 1) - 1);
+    arrived.erase(arrived.begin(), arrived.begin() + static_cast<ptrdiff_t>(before));
+    return response;
+}
+
+SlicedResult examine(const Document& document, size_t progress, const Fitted& fitted,
+                     bool at_any_look) {
     const ModelRun& model = fitted.model;
     const Regression& regression = fitted.regression;
     SlicedResult result;
-    result.response = fitted.response;
+    result.response = from_own_slice(fitted.response, model.run.lead);
     result.period = regression.period;
     result.blocks = regression.blocks;
     result.findings.resize(document.targets.size(), Finding::kSilent);
-    double units = 0;
-    for (const double one : model.run.units) units += one;
+    uint64_t units = 0;
+    for (const uint64_t one : document.sliced->units[progress]) units += one;
     for (size_t target = 0; target < document.targets.size(); ++target) {
         TargetResult& one = result.targets.emplace_back();
         one.target = target;
         const SlicedTarget& sliced = document.sliced->targets[target];
         const double calls = static_cast<double>(sliced.calls) / sliced.hosts;
-        if (units > 0) one.calls_per_unit = calls / units;
+        if (units > 0) one.calls_per_unit = calls / static_cast<double>(units);
     }
     const auto look = [&](const Estimate& estimate, double freedom) {
         return at_any_look ? at_any_look_of(estimate, regression.blocks, freedom) : estimate;
@@ -166,12 +178,16 @@ SlicedResult examine(const Document& document, const Fitted& fitted, bool at_any
 } // namespace
 
 SlicedResult examine_slices(const Document& document, size_t progress, bool at_any_look) {
-    return examine(document, fit(document, progress), at_any_look);
+    return examine(document, progress, fit(document, progress), at_any_look);
+}
+
+std::vector<double> units_by_slice(const Document& document, size_t progress) {
+    return model_run(document, progress).run.units;
 }
 
 SlicedLook look_at_slices(const Document& document, double precision) {
     const Fitted fitted = fit(document, 0);
-    const SlicedResult result = examine(document, fitted, true);
+    const SlicedResult result = examine(document, 0, fitted, true);
     const auto is_precise = [&](const TargetResult& target) {
         const Estimate& slope = target.shape.slope;
         if (target.blocks == 0 || slope.interval.half_width() <= precision) return true;

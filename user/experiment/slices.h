@@ -27,6 +27,10 @@ struct SlicedResult {
 // `at_any_look`: intervals and p hold however often they are looked at. The document has slices.
 SlicedResult examine_slices(const Document& document, size_t progress, bool at_any_look);
 
+// Units of a progress point in each slice, as they are counted: in parts, where that tells more.
+// The document has slices.
+std::vector<double> units_by_slice(const Document& document, size_t progress);
+
 // What a look at a running experiment says, by its first progress point.
 struct SlicedLook {
     // Whether the intervals of all targets are as narrow as was asked for. One that reaches to

@@ -209,7 +209,8 @@ std::optional<Slice> Subject::measure_plain(nanoseconds least) {
     return plain;
 }
 
-std::optional<nanoseconds> Subject::dose_of(size_t target, const Slice& plain, double share) {
+std::optional<nanoseconds> Subject::dose_of(size_t target, const Slice& plain, double share,
+                                            nanoseconds least) {
     Target& described = document_.targets[target];
     const double calls = static_cast<double>(plain.calls[target]);
     if (calls == 0) {
@@ -217,15 +218,14 @@ std::optional<nanoseconds> Subject::dose_of(size_t target, const Slice& plain, d
         return std::nullopt;
     }
     const double calls_per_unit = calls / static_cast<double>(plain.progress[0]);
-    return nanoseconds(
-        static_cast<int64_t>(std::clamp(share * period_of(plain) / calls_per_unit,
-                                        ns(least_dose(target)), ns(targets::kMaxDelay) / 1000)));
+    return nanoseconds(static_cast<int64_t>(std::clamp(share * period_of(plain) / calls_per_unit,
+                                                       ns(least), ns(targets::kMaxDelay) / 1000)));
 }
 
 std::optional<nanoseconds> Subject::find_dose(size_t target, const Slice& plain, double seen,
                                               double first, double largest) {
     hooks_.say("choosing the delays of " + document_.targets[target].name);
-    const auto least = dose_of(target, plain, first);
+    const auto least = dose_of(target, plain, first, least_dose(target));
     if (!least) return std::nullopt;
     nanoseconds delay = *least;
     const double period = period_of(plain);

@@ -52,7 +52,8 @@ class Subject {
     std::optional<Slice> measure_plain(nanoseconds least = nanoseconds(0));
     // The delay by which a target's injected time is this share of a unit's. nullopt, which is
     // noted, when it was not called.
-    std::optional<nanoseconds> dose_of(size_t target, const Slice& plain, double share);
+    std::optional<nanoseconds> dose_of(size_t target, const Slice& plain, double share,
+                                       nanoseconds least);
     // The same, raised from `first` until it slows the service by `seen` or is `largest`.
     std::optional<nanoseconds> find_dose(size_t target, const Slice& plain, double seen,
                                          double first, double largest);

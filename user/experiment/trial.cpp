@@ -34,6 +34,7 @@ Trial::Trial(session::Session& session, const std::vector<std::unique_ptr<Progre
     measured_.slice = plan_.slice;
     measured_.chance = plan_.chance;
     measured_.units.resize(points.size());
+    measured_.since_ns.resize(points.size());
     stages_.resize(plan_.targets.size());
     nanoseconds longest{0};
     for (const TrialTarget& target : plan_.targets) {
@@ -138,8 +139,10 @@ void Trial::take_in() {
     while (schedule.taken() < late_.value_or(schedule.written()) &&
            now >= schedule.start_of(schedule.taken() + 1) + count(settle_)) {
         const SliceReading reading = columns_.take();
-        for (size_t point = 0; point < reading.units.size(); ++point)
-            measured_.units[point].push_back(reading.units[point]);
+        for (size_t point = 0; point < reading.points.size(); ++point) {
+            measured_.units[point].push_back(reading.points[point].units);
+            measured_.since_ns[point].push_back(reading.points[point].since_ns);
+        }
         for (size_t target = 0; target < plan_.targets.size(); ++target) {
             SlicedTarget& into = measured_.targets[target];
             into.steps.push_back(written_.front()[target]);

@@ -163,7 +163,7 @@ class Agent {
             const experiment::Target& one = document_.targets[target];
             const bool is_there = !subject_.groups()[target].empty();
             attached.targets.push_back({one.name, one.functions, one.function_count,
-                                        is_there ? subject_.least_dose(target) : nanoseconds(0),
+                                        is_there ? experiment::kLeastDose : nanoseconds(0),
                                         one.role == experiment::Role::kPositive, one.notes});
         }
         link_.tell(attached);

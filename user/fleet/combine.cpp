@@ -18,6 +18,7 @@ double share_of(bool each, size_t level) {
 Combiner::Combiner(Plan plan, size_t hosts) : plan_(std::move(plan)), told_(hosts) {
     sliced_.slice = plan_.slice;
     sliced_.units.resize(plan_.progress.size());
+    sliced_.since_ns.resize(plan_.progress.size());
     totals_.resize(plan_.progress.size());
     for (const nanoseconds dose : plan_.doses) {
         SlicedTarget& target = sliced_.targets.emplace_back();
@@ -25,6 +26,7 @@ Combiner::Combiner(Plan plan, size_t hosts) : plan_(std::move(plan)), told_(host
     }
     for (Told& told : told_) {
         told.units.resize(plan_.progress.size());
+        told.since_ns.resize(plan_.progress.size());
         told.targets.resize(plan_.functions);
     }
 }
@@ -37,7 +39,8 @@ bool Combiner::has_progress(const FleetSlice& slice) const {
 
 // The slowest is the one that has done the least so far: of single slices, whose edges cut units
 // apart, the least would always be one too few. Where a host comes or goes all begin at the same.
-uint64_t Combiner::grown_minimum(size_t point, const FleetSlice& slice) {
+// The units that it has grown by were done when those of the last one of the slowest were.
+SliceReading::Point Combiner::grown_minimum(size_t point, const FleetSlice& slice) {
     Totals& totals = totals_[point];
     std::vector<bool> is_in;
     for (const auto& host : slice.hosts) is_in.push_back(host.has_value());
@@ -45,19 +48,31 @@ uint64_t Combiner::grown_minimum(size_t point, const FleetSlice& slice) {
     uint64_t least = UINT64_MAX;
     for (size_t host = 0; host < told_.size(); ++host) {
         if (!is_in[host]) continue;
-        totals.of[host] += slice.hosts[host]->units[point];
+        totals.of[host] += slice.hosts[host]->points[point].units;
         least = std::min(least, totals.of[host]);
     }
-    return least - std::exchange(totals.least, least);
+    double since_ns = 0; // of one
+    for (size_t host = 0; host < told_.size(); ++host) {
+        if (!is_in[host] || totals.of[host] != least) continue;
+        const SliceReading::Point& done = slice.hosts[host]->points[point];
+        if (done.units > 0)
+            since_ns = std::max(
+                since_ns, static_cast<double>(done.since_ns) / static_cast<double>(done.units));
+    }
+    const uint64_t grown = least - std::exchange(totals.least, least);
+    return {grown, static_cast<uint64_t>(since_ns * static_cast<double>(grown))};
 }
 
-uint64_t Combiner::units_of(size_t point, const FleetSlice& slice) {
+SliceReading::Point Combiner::point_of(size_t point, const FleetSlice& slice) {
     const Combination& one = plan_.progress[point];
-    if (one.kind == Combination::Kind::kAt) return slice.hosts[one.host]->units[point];
+    if (one.kind == Combination::Kind::kAt) return slice.hosts[one.host]->points[point];
     if (one.kind == Combination::Kind::kMin) return grown_minimum(point, slice);
-    uint64_t sum = 0;
-    for (const auto& host : slice.hosts)
-        if (host) sum += host->units[point];
+    SliceReading::Point sum;
+    for (const auto& host : slice.hosts) {
+        if (!host) continue;
+        sum.units += host->points[point].units;
+        sum.since_ns += host->points[point].since_ns;
+    }
     return sum;
 }
 
@@ -85,15 +100,21 @@ bool Combiner::add(const FleetSlice& slice) {
         slice.hosts.begin(), slice.hosts.end(), [](const auto& host) { return host.has_value(); }));
     if (parts == 0 || !has_progress(slice)) return false;
     parts_ += parts;
-    for (size_t point = 0; point < plan_.progress.size(); ++point)
-        sliced_.units[point].push_back(units_of(point, slice));
+    for (size_t point = 0; point < plan_.progress.size(); ++point) {
+        const SliceReading::Point done = point_of(point, slice);
+        sliced_.units[point].push_back(done.units);
+        sliced_.since_ns[point].push_back(done.since_ns);
+    }
     add_targets(slice, parts);
     for (size_t host = 0; host < told_.size(); ++host) {
         Told& told = told_[host];
         const auto& reading = slice.hosts[host];
         told.told.push_back(reading.has_value());
-        for (size_t point = 0; point < plan_.progress.size(); ++point)
-            told.units[point].push_back(reading ? reading->units[point] : 0);
+        for (size_t point = 0; point < plan_.progress.size(); ++point) {
+            const auto done = reading ? reading->points[point] : SliceReading::Point();
+            told.units[point].push_back(done.units);
+            told.since_ns[point].push_back(done.since_ns);
+        }
         for (size_t function = 0; function < plan_.functions; ++function) {
             SlicedTarget& into = told.targets[function];
             const SliceReading::Column column =
@@ -113,6 +134,7 @@ void Combiner::fill(std::vector<experiment::FleetHost>& hosts) const {
     for (size_t host = 0; host < told_.size(); ++host) {
         hosts[host].told = told_[host].told;
         hosts[host].units = told_[host].units;
+        hosts[host].since_ns = told_[host].since_ns;
         hosts[host].targets = told_[host].targets;
     }
 }

@@ -68,14 +68,14 @@ class Combiner {
 
   private:
     bool has_progress(const FleetSlice& slice) const;
-    uint64_t units_of(size_t point, const FleetSlice& slice);
-    uint64_t grown_minimum(size_t point, const FleetSlice& slice);
+    SliceReading::Point point_of(size_t point, const FleetSlice& slice);
+    SliceReading::Point grown_minimum(size_t point, const FleetSlice& slice);
     void add_targets(const FleetSlice& slice, size_t parts);
 
     // What one host has told, by slice.
     struct Told {
         std::vector<bool> told;
-        std::vector<std::vector<uint64_t>> units;
+        std::vector<std::vector<uint64_t>> units, since_ns;
         std::vector<experiment::SlicedTarget> targets;
     };
     // kMin: what each host has done so far, and the least of that.

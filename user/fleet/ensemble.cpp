@@ -150,7 +150,7 @@ void Ensemble::add(Stretch& stretch, const FleetSlice& slice, Combiner& combiner
     stretch.units += static_cast<double>(combiner.sliced().units[0].back());
     for (size_t host = 0; host < hosts_.size(); ++host)
         if (slice.hosts[host])
-            stretch.host_units[host] += static_cast<double>(slice.hosts[host]->units[0]);
+            stretch.host_units[host] += static_cast<double>(slice.hosts[host]->points[0].units);
     for (size_t target = 0; target < document_.targets.size(); ++target) {
         stretch.injected[target] +=
             static_cast<double>(combiner.sliced().targets[target].injected_ns.back());

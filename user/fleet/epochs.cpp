@@ -154,10 +154,10 @@ void Epochs::take(size_t host, Taken taken) {
         // All points of the experiment, of which this host has some.
         SliceReading& reading = pending->slice.hosts[host].emplace();
         reading.targets = std::move(taken.slices[i].targets);
-        reading.units.resize(points_);
+        reading.points.resize(points_);
         const std::vector<size_t>& points = hosts_.all()[host].points;
         for (size_t point = 0; point < points.size(); ++point)
-            reading.units[points[point]] = taken.slices[i].units[point];
+            reading.points[points[point]] = taken.slices[i].points[point];
     }
 }
 

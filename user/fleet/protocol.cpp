@@ -151,19 +151,24 @@ Attached read_attached(const ordered_json& json) {
     return attached;
 }
 
-// A slice is the units of each point, and calls, delays and injected ns of each target.
+// A slice is the units of each point and when they were done, and calls, delays and injected ns of
+// each target.
 Taken read_taken(const ordered_json& json, const Shape& shape) {
     Taken taken;
     taken.epoch = number(json, "epoch", kMost);
     taken.first = number(json, "first", kMost);
     taken.began_ns = number(json, "began_ns", kMost);
     for (const ordered_json& row : list(json, "slices", kMaxRows)) {
-        if (!row.is_array() || row.size() != shape.points + 3 * shape.targets)
+        if (!row.is_array() || row.size() != 2 * shape.points + 3 * shape.targets)
             refuse("a slice is not of all points and targets");
         SliceReading& slice = taken.slices.emplace_back();
         size_t at = 0;
         const auto next = [&] { return number(row[at++], kMostCounted); };
-        while (slice.units.size() < shape.points) slice.units.push_back(next());
+        while (slice.points.size() < shape.points) {
+            SliceReading::Point& point = slice.points.emplace_back();
+            point.units = next();
+            point.since_ns = next();
+        }
         while (slice.targets.size() < shape.targets) {
             SliceReading::Column& column = slice.targets.emplace_back();
             column.calls = next();
@@ -270,9 +275,10 @@ ordered_json json_of(const Attached& attached) {
 ordered_json json_of(const Taken& taken) {
     ordered_json slices = ordered_json::array();
     for (const SliceReading& slice : taken.slices) {
-        ordered_json& row = slices.emplace_back(slice.units);
-        if (slice.units.empty()) row = ordered_json::array();
+        ordered_json& row = slices.emplace_back(ordered_json::array());
         const auto add = [&row](uint64_t value) { row.push_back(std::min(value, kMostCounted)); };
+        for (const SliceReading::Point& point : slice.points)
+            for (const uint64_t value : {point.units, point.since_ns}) add(value);
         for (const SliceReading::Column& column : slice.targets)
             for (const uint64_t value : {column.calls, column.delays, column.injected_ns})
                 add(value);

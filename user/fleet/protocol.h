@@ -21,7 +21,7 @@ namespace speedbump::fleet {
 using experiment::SliceReading;
 using std::chrono::nanoseconds;
 
-inline constexpr uint64_t kProtocol = 1;
+inline constexpr uint64_t kProtocol = 2;
 inline constexpr size_t kMaxLine = 4u << 20;
 inline constexpr size_t kMaxTargets = 1000; // of one agent's
 inline constexpr size_t kMaxRows = 4096;    // slices in one message

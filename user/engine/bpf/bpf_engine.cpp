@@ -394,7 +394,6 @@ class BpfEngine::OwnProbe {
         engine_.remove_member(engine_.own_tgid());
         engine_.forget_counts(kind(), engine_.own_tgid());
         engine_.impl_->targets[kind()] = sb_target{};
-        if (engine_.impl_->schedule) engine_.impl_->schedule->schedule().end();
         engine_.impl_->used.push_back(std::move(links_));
     }
 
@@ -418,11 +417,6 @@ class BpfEngine::OwnProbe {
     double added_ns(nanoseconds delay, int calls) {
         TargetSettings settings;
         settings.delay = delay;
-        // What a hit costs in a session with a schedule includes finding its slice.
-        if (engine_.impl_->schedule) {
-            settings.column = 0;
-            engine_.impl_->schedule->begin_endless(delay);
-        }
         if (auto done = engine_.configure(kind(), settings, 0, {}); !done) return 0;
         ns_per_call(site_.function, kWarmUpCalls);
         return ns_per_call(site_.function, calls) - plain_;

@@ -9,8 +9,6 @@ namespace speedbump::engine {
 
 namespace {
 
-constexpr auto kEndless = std::chrono::hours(24);
-
 uint32_t cpus() {
     return static_cast<uint32_t>(libbpf_num_possible_cpus());
 }
@@ -48,12 +46,6 @@ Result<std::unique_ptr<BpfSchedule>> BpfSchedule::open(const delay_bpf& programs
             return counts + cpu * ring;
         });
     return self;
-}
-
-void BpfSchedule::begin_endless(nanoseconds dose) {
-    schedule_->begin(1, kEndless * 365);
-    const std::vector<nanoseconds> doses(columns_, dose);
-    schedule_->add(doses);
 }
 
 } // namespace speedbump::engine

@@ -21,8 +21,6 @@ class BpfSchedule {
     static Result<std::unique_ptr<BpfSchedule>> open(const delay_bpf& programs, uint32_t columns);
 
     Schedule& schedule() { return *schedule_; }
-    // A schedule whose first slice, with this delay in column 0, lasts for ever.
-    void begin_endless(nanoseconds dose);
 
   private:
     MapMemory header_, doses_, counts_;

@@ -222,6 +222,9 @@ Result<void> Batch::fill(const Fd& memory) {
     std::string code = region_head(layout_, identity_, clock_);
     if (code.empty()) return make_error(ErrorKind::kUnsupported, "the hook is too long");
     for (const Site& site : sites_) code += site.trampoline.bytes;
+    code.resize(layout_.sites - layout_.code, '\xcc');
+    for (const Site& site : sites_)
+        code.append(reinterpret_cast<const char*>(&site.trampoline.hook_site), sizeof(HookSite));
     for (uint32_t i = 0; i < layout_.tables.count; ++i) {
         const HookCallers none{0, layout_.tables.capacity, {}};
         code.resize(layout_.callers_of(i) - layout_.code, '\xcc');
@@ -352,6 +355,10 @@ bool Batch::has_jump(pid_t pid, const Probe& probe) const {
 
 // --- counts
 
+const HookCounts& Batch::counts_of(size_t site, uint64_t stripe) const {
+    return counts_[(layout_.counts_of(site, stripe) - layout_.counts) / sizeof(HookCounts)];
+}
+
 void Batch::add_counts(std::vector<Counts>& to, const Ticks& ticks) const {
     const auto load = [](const uint64_t& value) {
         return __atomic_load_n(&value, __ATOMIC_RELAXED);
@@ -364,12 +371,13 @@ void Batch::add_counts(std::vector<Counts>& to, const Ticks& ticks) const {
             if (is_own != 0 && is_forgotten_[i]) continue;
             Counts sum{.target = sites_[i].probe.target,
                        .process = is_own != 0 ? static_cast<pid_t>(tgid) : 0};
-            const HookCounts* counts = counts_ + i * kCountsPerSite + is_own * kStripes;
-            for (uint64_t stripe = 0; stripe < kStripes; ++stripe)
-                sum += {.hits = load(counts[stripe].hits),
-                        .delays = load(counts[stripe].delays),
-                        .requested = time_of(load(counts[stripe].requested_ns)),
-                        .measured = ticks.duration(load(counts[stripe].measured_ticks))};
+            for (uint64_t stripe = 0; stripe < kStripes; ++stripe) {
+                const HookCounts& counts = counts_of(i, is_own * kStripes + stripe);
+                sum += {.hits = load(counts.hits),
+                        .delays = load(counts.delays),
+                        .requested = time_of(load(counts.requested_ns)),
+                        .measured = ticks.duration(load(counts.measured_ticks))};
+            }
             if (sum.hits != 0) to.push_back(sum);
         }
     }

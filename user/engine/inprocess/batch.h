@@ -80,6 +80,7 @@ class Batch {
     std::atomic<int> users{0}; // processes that have it, as far as is known
 
   private:
+    const HookCounts& counts_of(size_t site, uint64_t stripe) const;
     Batch() = default;
     Result<void> map(const Table& table, const CallerTables& callers, Ledger& ledger);
     Place place() const {

@@ -57,11 +57,11 @@ struct HookCounts {
 };
 
 // Of each site: for the process and for children that have forked from it, some each, so that its
-// threads seldom write to the same one.
+// threads seldom write to the same one. First those of all sites of the children's first stripe:
+// what one thread counts lies together.
 inline constexpr uint64_t kStripes = 8;
 inline constexpr uint64_t kOwnCounts =
-    1; // what ProcessWord holds in the process; 0 in its children
-inline constexpr uint64_t kCountsPerSite = 2 * kStripes;
+    1;                        // what ProcessWord holds in the process; 0 in its children
 using ProcessWord = uint64_t; // wiped by fork()
 
 // What a process stamps hits by, in ticks: its vDSO's clock_gettime(), whose ticks are the
@@ -94,21 +94,23 @@ struct HookRegion {
     uint32_t last_ring;
     ClockFunction clock;
     uint64_t threads; // HookThreads
+    uint64_t stripe;  // bytes from a count of a site to its next one
+    uint64_t to_turn; // bytes from a HookTarget to its sb_turn
 };
+// By how much the region's description lies before the hook.
+inline constexpr size_t kRegionToHook = 304;
 struct HookSite {
-    uint64_t region;
     uint64_t target;
-    uint64_t counts;          // kCountsPerSite of them
-    uint64_t turn;            // an sb_turn of its target
+    uint64_t counts;          // the first of its HookCounts
     uint64_t callers;         // HookCallers; 0: any
     uint64_t return_distance; // of the return address from the stack pointer at the site
 };
 
 // What the way to the hook lowers the stack pointer by, before it calls.
-inline constexpr uint64_t kSavedBytes = 128 + 10 * sizeof(uint64_t);
+inline constexpr uint64_t kSavedBytes = 128 + 11 * sizeof(uint64_t);
 
 static_assert(sizeof(HookSettings) == 128 && sizeof(HookTarget) == 64 && sizeof(HookCounts) == 32 &&
-              sizeof(HookRegion) == 64 && sizeof(HookSite) == 48 && sizeof(HookThread) == 64 &&
+              sizeof(HookRegion) == 80 && sizeof(HookSite) == 32 && sizeof(HookThread) == 64 &&
               sizeof(HookCallers) == 16);
 
 struct HookCode {

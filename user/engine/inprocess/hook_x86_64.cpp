@@ -15,6 +15,11 @@
 
 using namespace speedbump::engine::inprocess;
 
+extern "C" {
+extern const unsigned char __start_speedbump_hook[] __attribute__((visibility("hidden")));
+extern const unsigned char __stop_speedbump_hook[] __attribute__((visibility("hidden")));
+}
+
 namespace {
 
 constexpr uint64_t kNoTime = UINT64_MAX;
@@ -30,6 +35,13 @@ HOOK_INLINE T load(const T& word) {
 template <typename Word>
 HOOK_INLINE void add(Word& word, uint64_t value) {
     __atomic_fetch_add(&word, value, __ATOMIC_RELAXED);
+}
+
+// That of the copy of this code that runs.
+HOOK_INLINE const HookRegion& own_region() {
+    auto hook = reinterpret_cast<uint64_t>(__start_speedbump_hook);
+    asm("" : "+r"(hook)); // what lies before it is no part of it to the compiler
+    return *reinterpret_cast<const HookRegion*>(hook - kRegionToHook);
 }
 
 HOOK_INLINE bool is_live(const HookSettings& settings) {
@@ -141,7 +153,8 @@ HOOK_INLINE Slice scheduled_hit(const HookRegion& region, const HookSettings& se
     const auto* const schedule = reinterpret_cast<const sb_schedule*>(region.schedule);
     if (schedule == nullptr || column >= region.columns) return {};
     const Moment now = moment_of(settings, ticks);
-    const uint64_t slice = sb_slice_at(schedule, now.ns);
+    __u64 since_ns = 0;
+    const uint64_t slice = sb_slice_at(schedule, now.ns, &since_ns);
     if (slice == SB_NO_SLICE) return {};
     const uint64_t cell = sb_cell(slice, static_cast<uint32_t>(column), region.columns);
     const uint64_t dose = load(reinterpret_cast<const __u64*>(schedule + 1)[cell]);
@@ -149,14 +162,15 @@ HOOK_INLINE Slice scheduled_hit(const HookRegion& region, const HookSettings& se
         uint64_t{own_cpu() & region.last_ring} * (uint64_t{SB_RING_SLICES} * region.columns);
     sb_slice_counts& counts = reinterpret_cast<sb_slice_counts*>(region.slices)[ring + cell];
     add(counts.hits, 1);
+    add(counts.since_ns, since_ns);
     return {&counts, dose != 0 ? sb_within_schedule(schedule, now.ns, dose) : 0, now.ns_per_tick};
 }
 
 // A hit that has a delay, or a schedule. Apart from the others, which need no registers kept.
 HOOK_APART void delay_call(const HookSite& site, HookCounts& counts, uint64_t delay_ns) {
     // Copies, so that nothing of the region is needed any more once the clock is read.
-    const HookRegion region = *reinterpret_cast<const HookRegion*>(site.region);
-    auto& turn = *reinterpret_cast<sb_turn*>(site.turn);
+    const HookRegion region = own_region();
+    auto& turn = *reinterpret_cast<sb_turn*>(site.target + region.to_turn);
     const auto& settings = *reinterpret_cast<const HookSettings*>(region.settings);
     const auto& target = *reinterpret_cast<const HookTarget*>(site.target);
     Slice slice{};
@@ -168,23 +182,28 @@ HOOK_APART void delay_call(const HookSite& site, HookCounts& counts, uint64_t de
     if (is_scheduled) {
         slice = scheduled_hit(region, settings, delay_ns & ~SB_SCHEDULED, begin);
         delay_ns = slice.delay_ns;
-        if (delay_ns == 0) return;
+        if (slice.counts == nullptr) return;
     }
     const uint64_t every = load(target.every);
-    if (every > 1) {
-        if (__atomic_add_fetch(&turn.calls, 1, __ATOMIC_RELAXED) % every != 0) return;
+    if (every > 1 && __atomic_add_fetch(&turn.calls, 1, __ATOMIC_RELAXED) % every != 0) {
+        if (!is_scheduled) return;
+        delay_ns = 0;
     }
     if (delay_ns > SB_MAX_DELAY_NS) delay_ns = SB_MAX_DELAY_NS;
-    add(counts.delays, 1);
+    // Without a branch: it is to take as long without a delay, which only a schedule comes here
+    // with.
+    const uint64_t is_delayed = delay_ns != 0 ? 1 : 0;
+    add(counts.delays, is_delayed);
     add(counts.requested_ns, delay_ns);
-    if (slice.counts != nullptr) add(slice.counts->delays, 1);
+    if (slice.counts != nullptr) add(slice.counts->delays, is_delayed);
     const uint64_t ticks_per_ns = load(settings.ticks_per_ns);
     const uint64_t ticks = delay_ns * ticks_per_ns >> kTickShift;
     const uint64_t wake = load(target.sleeps) != 0 ? load(settings.wake_ticks) : kNoTime;
     bool may_nap = true;
-    const uint64_t outside = load(settings.outside_ticks);
+    // A delay of the schedule comes on top of what a hit without one takes.
+    const uint64_t outside = is_scheduled ? 0 : load(settings.outside_ticks);
     const uint64_t deadline = begin + (ticks > outside ? ticks - outside : 0);
-    uint64_t now = begin;
+    uint64_t now = is_scheduled ? read_clock(region.clock) : begin;
     while (now < deadline && is_live(settings)) {
         if (may_nap && deadline - now > wake)
             may_nap = nap(((deadline - now - wake) << kTickShift) / ticks_per_ns);
@@ -194,8 +213,11 @@ HOOK_APART void delay_call(const HookSite& site, HookCounts& counts, uint64_t de
     }
     if (now == kNoTime) return;
     const uint64_t measured = now - begin + outside;
-    add(counts.measured_ticks, measured);
-    if (slice.counts != nullptr) add(slice.counts->measured_ns, in_ns(measured, slice.ns_per_tick));
+    add(counts.measured_ticks, measured * is_delayed);
+    if (slice.counts == nullptr) return;
+    const uint64_t measured_ns = in_ns(measured, slice.ns_per_tick);
+    add(slice.counts->measured_ns, measured_ns * is_delayed);
+    add(slice.counts->undelayed_ns, measured_ns * (1 - is_delayed));
 }
 
 // --- whose calls are wanted
@@ -249,7 +271,7 @@ HOOK_APART bool is_thread(const HookThread& wanted) {
 extern "C" {
 
 HOOK bool speedbump_hook_filter(const HookSite* site) {
-    const auto& region = *reinterpret_cast<const HookRegion*>(site->region);
+    const HookRegion& region = own_region();
     if (!delays(region, *reinterpret_cast<const HookTarget*>(site->target))) return false;
     if (site->callers != 0) {
         const auto frame = reinterpret_cast<uint64_t>(__builtin_frame_address(0));
@@ -267,19 +289,16 @@ HOOK bool speedbump_hook_filter(const HookSite* site) {
 }
 
 HOOK void speedbump_hook_call(const HookSite* site) {
-    const auto& region = *reinterpret_cast<const HookRegion*>(site->region);
+    const HookRegion& region = own_region();
     const auto& target = *reinterpret_cast<const HookTarget*>(site->target);
     if (!delays(region, target)) return;
     const uint64_t is_known = is_known_process(region);
-    HookCounts& counts =
-        reinterpret_cast<HookCounts*>(site->counts)[is_known * kStripes + own_stripe()];
+    HookCounts& counts = *reinterpret_cast<HookCounts*>(
+        site->counts + (is_known * kStripes + own_stripe()) * region.stripe);
     add(counts.hits, 1);
     const uint64_t delay_ns = load(target.delay_ns);
     if (delay_ns != 0) delay_call(*site, counts, delay_ns);
 }
-
-extern const unsigned char __start_speedbump_hook[] __attribute__((visibility("hidden")));
-extern const unsigned char __stop_speedbump_hook[] __attribute__((visibility("hidden")));
 
 } // extern "C"
 

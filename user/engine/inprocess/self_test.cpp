@@ -23,12 +23,6 @@ constexpr nanoseconds kLong = std::chrono::microseconds(1);
 constexpr unsigned char kFunction[] = {0x55, 0x48, 0x89, 0xe5, 0x66, 0x90, 0x5d, 0xc3};
 constexpr size_t kSite = 1; // in it, with five bytes to replace
 
-// One whose first slice, with this delay in each column, lasts for years.
-void begin_endless(Schedule& schedule, nanoseconds delay, uint32_t columns) {
-    schedule.begin(1, std::chrono::hours(24 * 365));
-    schedule.add(std::vector<nanoseconds>(columns, delay));
-}
-
 double least_disturbed(const auto& measure, int calls) {
     std::vector<double> values;
     for (int i = 0; i < kBatchCount; ++i) values.push_back(measure(calls));
@@ -73,6 +67,7 @@ Result<void> SelfTest::build() {
     if (!clock) return clock.error();
     const std::string code = region_head(layout, {}, *clock) + made->bytes;
     std::memcpy(page + kPage, code.data(), code.size());
+    std::memcpy(reinterpret_cast<void*>(layout.hook_site(0)), &made->hook_site, sizeof(HookSite));
     const ProcessWord known = kOwnCounts;
     std::memcpy(reinterpret_cast<void*>(layout.process), &known, sizeof known);
     if (mprotect(memory_, kPage + (layout.settings - layout.code), PROT_READ | PROT_EXEC) != 0)
@@ -93,17 +88,11 @@ double SelfTest::cost(int calls) const {
 double SelfTest::added_ns(nanoseconds delay, int calls) {
     TargetSettings settings;
     settings.delay = delay;
-    // What a hit costs in a session with a schedule includes finding its slice.
-    if (Schedule* const schedule = table_.schedule(); schedule != nullptr) {
-        settings.column = 0;
-        begin_endless(*schedule, delay, table_.extent().columns);
-    }
     (void)table_.configure(kScratchTarget, settings, 0); // it asks for no threads
     table_.arm(true);
     ns_per_call(jumping_, kWarmUpCalls);
     const double added = cost(calls);
     table_.arm(false);
-    if (table_.schedule() != nullptr) table_.schedule()->end();
     return added;
 }
 

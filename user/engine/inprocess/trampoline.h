@@ -37,19 +37,21 @@ struct Layout {
     uint64_t settings = 0;
     uint64_t process = 0;
     uint64_t counts = 0;
+    uint64_t stripe = 0; // bytes of counts, of which each site has one in each of 2 * kStripes
     uint64_t common = 0;
     uint64_t end = 0;
     Extent extent;
     CallerTables tables;
+    uint64_t sites = 0;   // the first HookSite; behind it the others
     uint64_t callers = 0; // the first table; behind it the others
     uint64_t callers_of(size_t table) const;
     uint64_t trampoline(size_t site) const;
-    uint64_t counts_of(size_t site) const;
+    uint64_t hook_site(size_t site) const;
+    uint64_t counts_of(size_t site, uint64_t stripe_number) const;
     uint64_t target(uint32_t number) const;
     uint64_t turn(uint32_t target) const;
 };
 uint64_t settings_bytes(const Extent& extent);
-uint64_t counts_bytes(size_t site_count);
 uint64_t common_bytes(const Extent& extent);
 // From the beginning of the settings, and of what is counted together.
 uint64_t threads_offset();
@@ -64,6 +66,7 @@ std::string region_head(const Layout& layout, const Identity& identity, const Cl
 
 struct Trampoline {
     std::string bytes;           // to lie at Layout::trampoline()
+    HookSite hook_site{};        // to lie at Layout::hook_site()
     uint64_t copy = 0;           // the address of the instructions that were replaced, in there
     std::vector<uint8_t> places; // where in that they begin
     std::array<unsigned char, 5> jump{}; // to lie at the site; or a call, where one stands there

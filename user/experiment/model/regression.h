@@ -24,6 +24,7 @@ struct SlicedRun {
     double slice_ns = 0;
     double chance = kEvenChance; // of a dose, of each target in each slice
     std::vector<double> units;   // of progress
+    size_t lead = 0;             // they are those of so many slices before
     std::vector<TargetSlices> targets;
 };
 
