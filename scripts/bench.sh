@@ -8,6 +8,7 @@
 #   scripts/bench.sh inprocess   hits and delays of the in-process engine beside BPF, bpftrace and an untouched call;
 #                               redis' lookupKey under pipelined load with both engines
 #   scripts/bench.sh slices      services with all targets at once, and one after the other
+#   scripts/bench.sh parts       units that the edges of slices cut, told by when they were done and by their number; 25 minutes
 #   scripts/bench.sh targets     a hundred functions of which four matter, all at once and one after the other
 #   scripts/bench.sh shapes      the worked examples of docs/methodology.md
 #   scripts/bench.sh device      who waits for whom, of 100 random hosts and devices whose answer is known
@@ -26,10 +27,10 @@ default=(cost error outsider syscall attach tree newborn family python regroup i
 parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=("${default[@]}")
 for part in "${parts[@]}"; do
-    case " ${default[*]} inprocess slices targets shapes device scale stacks coverage live fleet module " in
+    case " ${default[*]} inprocess slices parts targets shapes device scale stacks coverage live fleet module " in
     *" $part "*) ;;
     *)
-        echo "unknown part '$part': ${default[*]} inprocess slices targets shapes device scale stacks coverage live fleet module" >&2
+        echo "unknown part '$part': ${default[*]} inprocess slices parts targets shapes device scale stacks coverage live fleet module" >&2
         exit 2
         ;;
     esac
@@ -71,6 +72,7 @@ for part in "${parts[@]}"; do
         python3 tests/bench/inprocess.py build/speedbump build/tests/bench/bench_target experiment
         ;;
     slices) python3 tests/bench/slices.py build/speedbump ;;
+    parts) python3 tests/bench/parts.py build/speedbump build/programs ;;
     targets) python3 tests/bench/targets.py build/speedbump build/programs/hundred ;;
     shapes) python3 tests/bench/shapes.py build/speedbump build/programs ;;
     device)
