@@ -3,11 +3,11 @@
 
     count_tests.py FOLDER RUN... failed=0|1
 
-Reads FOLDER/RUN.xml for each run. Prints the failed and the skipped tests, the skipped ones with
-their reason, then what the failed ones said of it, and as last line "N passed, M failed, K skipped".
-Where only the end of a log is kept, that is there. Each case that the sources of a run's
-tests name must have a result there: one that was not even registered has failed. Exits 1 when a
-test or a step before failed.
+Reads FOLDER/RUN.xml for each run, or FOLDER/RUN.log, that of a build that failed. Prints the failed
+and the skipped tests, the skipped ones with their reason, then what the failed ones said of it, and
+as last line "N passed, M failed, K skipped". Where only the end of a log is kept, that is there. Each
+case that the sources of a run's tests name must have a result there: one that was not even registered
+has failed. Exits 1 when a test or a step before failed.
 """
 
 import os
@@ -88,10 +88,15 @@ def skip_reason(case: xml.etree.ElementTree.Element) -> str:
 
 def failure(case: xml.etree.ElementTree.Element) -> list[str]:
     """The lines of a failed test's output that say why, or its last ones."""
-    lines = [line.rstrip() for line in (case.findtext("system-out") or "").splitlines() if line.strip()]
+    return telling(case.findtext("system-out") or "")
+
+
+def telling(output: str) -> list[str]:
+    """The lines that say what went wrong, or the last ones."""
+    lines = [line.rstrip() for line in output.splitlines() if line.strip()]
     chosen: set[int] = set()
     for number, line in enumerate(lines):
-        if re.search(r": Failure$|Error\b|^E  |FAIL|runtime error|panic|BUG:", line):
+        if re.search(r": Failure$|Error\b|^E  |FAIL|runtime error|panic|BUG:|: error: ", line):
             chosen.update(range(number, number + 6 if line.endswith(": Failure") else number + 1))
         if re.match(r"\w*Error: ", line):  # the end of a traceback: where, and the next words of what
             chosen.update(range(max(number - 2, 0), number + 15))
@@ -137,8 +142,12 @@ def main() -> int:
         time = sum(float(case.get("time", 0)) for case in tests)
         print(f"{run}: {len(tests)} tests, {time:.0f} s")
         missing = wanted(run) - ran
+        build = os.path.join(folder, run + ".log")
         if not tests:
             missing.add("any test")
+        if os.path.exists(build):
+            reasons += [f"-- {run}, whose build failed", *telling(pathlib.Path(build).read_text())]
+            missing = {"any test"}
         for name in sorted(missing):
             print(f"FAILED   {run}: {name} did not run")
         failed += len(missing)

@@ -109,11 +109,11 @@ failed=0
 # build PRESET [--target NAME]: configures and builds; on failure nothing of it can run.
 build() {
     say "build: $1"
-    cmake --preset "$1" >"$results/cmake-$1.log" 2>&1 || {
-        cat "$results/cmake-$1.log"
+    cmake --preset "$1" >"$results/build-$1.log" 2>&1 || {
+        cat "$results/build-$1.log"
         return 1
     }
-    cmake --build --preset "$1" -j "$jobs" "${@:2}"
+    cmake --build --preset "$1" -j "$jobs" "${@:2}" 2>&1 | tee "$results/build-$1.log"
 }
 
 # run_tests RUN PRESET LABEL JOBS: false when one failed.
@@ -167,6 +167,7 @@ run_all() {
         fi
         if [ "${built[$preset]}" = no ]; then
             echo "$run: not run, the build failed"
+            ln -sf "build-$preset.log" "$results/$run.log" # the summary says why
             status=1
             continue
         fi

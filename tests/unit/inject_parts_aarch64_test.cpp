@@ -221,11 +221,13 @@ TEST(SafePoints, NothingThatIsUnclearOrOf32Bits) {
     Stopped stopped = stopped_of({});
     EXPECT_TRUE(stopped.is_64_bit);
     stopped.is_unclear = true;
-    EXPECT_EQ(points.judge(stopped), Stand::kUnsafe);
     user_regs_struct other{};
     other.pstate = 0x10;
     EXPECT_FALSE(stopped_of(other).is_64_bit);
-    EXPECT_EQ(points.judge(stopped_of(other)), Stand::kUnsafe);
+    for (const bool has_made_a_call : {false, true}) {
+        EXPECT_EQ(points.judge(stopped, has_made_a_call), Stand::kUnsafe);
+        EXPECT_EQ(points.judge(stopped_of(other), has_made_a_call), Stand::kUnsafe);
+    }
 }
 
 // A frame that brings registers of known values to test_landing, on a stack of its own.
