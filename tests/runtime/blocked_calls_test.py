@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: MIT
+"""Programs that wait for moments in one kind of system call, and look at each result
+(tests/programs/blocked_calls): of all that an attach may interrupt, inside of them or at their end."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+
+from harness import PROGRAMS, Run, campaign, leave_none, main, need_jumps, targets_file
+
+PROGRAM = str(PROGRAMS / "blocked_calls")
+
+
+@contextlib.contextmanager
+def one_cpu_for_all(others: int) -> Iterator[None]:
+    """On which so many busy processes run, too: whose wait is over has to wait for it again."""
+    cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cpus)})
+    busy = [subprocess.Popen(["setsid", "sh", "-c", "while :; do :; done"]) for _ in range(others)]
+    leave_none(lambda: [(one.kill(), one.wait()) for one in busy])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cpus)
+        for one in busy:
+            one.kill()
+            one.wait()
+
+
+class Waiting:
+    """A program that waits in calls of this kind."""
+
+    def __init__(self, kind: str):
+        self.kind = kind
+        self.process = subprocess.Popen([PROGRAM, kind], stdout=subprocess.PIPE, text=True)
+        leave_none(lambda: (self.process.kill(), self.process.wait()))
+        assert self.process.stdout.readline() == "ready\n", kind
+
+    def end(self) -> tuple[int, int]:
+        """How often it has waited, and how often what came was wrong."""
+        self.process.terminate()
+        rounds, wrong = map(int, self.process.stdout.readline().split())
+        assert self.process.wait(timeout=30) == 0, self.kind
+        return rounds, wrong
+
+
+def attach_to_each_kind(times: int) -> None:
+    need_jumps()
+    targets = targets_file("+exe:step delay=1us")
+    kinds = subprocess.run([PROGRAM], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    longest = 0.0, ""
+    for kind in kinds:
+        program = Waiting(kind)
+        for _ in range(times):
+            begun = time.monotonic()
+            done = Run("attach", "--json", "--engine=inprocess", "--pid", str(program.process.pid),
+                       "--duration=50ms", targets)
+            longest = max(longest, (time.monotonic() - begun, kind))
+            assert done.status == 0, (kind, done)
+        rounds, wrong = program.end()
+        assert rounds > 0 and wrong == 0, (kind, rounds, wrong)
+    print(f"  {len(kinds)} kinds; the longest attach took {longest[0]:.2f} s: {longest[1]}")
+
+
+def test_what_comes_of_no_call_is_changed() -> None:
+    attach_to_each_kind(2)
+
+
+def test_what_comes_of_no_call_is_changed_on_a_busy_cpu() -> None:
+    with one_cpu_for_all(2):
+        attach_to_each_kind(1)
+
+
+@campaign
+def test_what_comes_of_no_call_is_changed_on_a_busy_cpu_often() -> None:
+    for others in (1, 2, 4):
+        with one_cpu_for_all(others):
+            attach_to_each_kind(20)
+
+
+def test_a_stop_as_others_make_it_is_seen() -> None:
+    """What the program looks at is what a stop changes."""
+    program = Waiting("epoll_pwait-time")
+    for _ in range(20):
+        os.kill(program.process.pid, signal.SIGSTOP)
+        os.kill(program.process.pid, signal.SIGCONT)
+        time.sleep(0.02)
+    rounds, wrong = program.end()
+    assert rounds > wrong > 0, (rounds, wrong)
+
+
+if __name__ == "__main__":
+    main(globals())
