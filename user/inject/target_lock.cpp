@@ -18,7 +18,11 @@
 namespace speedbump::inject {
 namespace {
 
-constexpr int64_t kOffsetMask = INT64_MAX;
+// Bytes of each process: the first is the lock, the others a queue. Who wants it takes the last of
+// them and moves up, so that who has just had it is behind those who wait, and nobody waits for
+// more than their turns. The kernel keeps no order: the quickest has a lock that is free.
+constexpr int64_t kBytes = 16;
+constexpr int64_t kKeyMask = INT64_MAX / kBytes;
 
 // What a process has to itself on this host: the inode of its pidfds from 6.9 on, else when it was
 // started and its PID. Two of one key would only take turns.
@@ -29,10 +33,20 @@ std::optional<int64_t> key_of(pid_t pid, const Fd& pid_fd) {
     struct stat info {};
     if (fstatfs(pid_fd.get(), &system) == 0 && system.f_type == kPidFs &&
         fstat(pid_fd.get(), &info) == 0)
-        return static_cast<int64_t>(info.st_ino) & kOffsetMask;
+        return static_cast<int64_t>(info.st_ino) & kKeyMask;
     const std::optional<uint64_t> start = read_start_ticks(pid);
     if (!start) return std::nullopt;
-    return static_cast<int64_t>(*start << kPidBits | static_cast<uint64_t>(pid)) & kOffsetMask;
+    return static_cast<int64_t>(*start << kPidBits | static_cast<uint64_t>(pid)) & kKeyMask;
+}
+
+// 0, or an errno.
+int set_lock(const Fd& file, int64_t byte, short type) {
+    struct flock lock {};
+    lock.l_type = type;
+    lock.l_whence = SEEK_SET;
+    lock.l_start = byte;
+    lock.l_len = 1;
+    return fcntl(file.get(), F_OFD_SETLK, &lock) == 0 ? 0 : errno;
 }
 
 Result<Fd> open_lock_file() {
@@ -54,18 +68,17 @@ Result<Fd> lock_target(pid_t pid, const Fd& pid_fd,
     if (!file) return std::move(file.error()).with_context("lock a process");
     const std::optional<int64_t> key = key_of(pid, pid_fd);
     if (!key) return errno_error(fmt::format("process {}", pid), ESRCH);
-    struct flock lock {};
-    lock.l_type = F_WRLCK;
-    lock.l_whence = SEEK_SET;
-    lock.l_start = *key;
-    lock.l_len = 1;
-    while (fcntl(file->get(), F_OFD_SETLK, &lock) != 0) {
-        if (errno != EAGAIN && errno != EACCES && errno != EINTR)
-            return errno_error(fmt::format("lock process {}", pid), errno);
-        if (std::chrono::steady_clock::now() > deadline)
-            return make_error(ErrorKind::kTimeout,
-                              fmt::format("process {}: another attach is under way", pid));
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (int64_t place = kBytes - 1; place >= 0; --place) {
+        const int64_t byte = *key * kBytes + place;
+        while (const int error = set_lock(*file, byte, F_WRLCK)) {
+            if (error != EAGAIN && error != EACCES && error != EINTR)
+                return errno_error(fmt::format("lock process {}", pid), error);
+            if (std::chrono::steady_clock::now() > deadline)
+                return make_error(ErrorKind::kTimeout,
+                                  fmt::format("process {}: another attach is under way", pid));
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        if (place + 1 < kBytes) set_lock(*file, byte + 1, F_UNLCK);
     }
     return std::move(*file);
 }

@@ -253,15 +253,15 @@ INSTANTIATE_TEST_SUITE_P(Inject, EveryPython, testing::ValuesIn(kPythons),
 
 TEST(Inject, TwoAtATimeTakeTurns) {
     TargetProcess target({kPythons[0], source("targets.py"), "loop"});
-    std::atomic<int> good{0};
     std::vector<std::thread> attachers;
     for (int i = 0; i < 4; ++i)
         attachers.emplace_back([&] {
-            for (int cycle = 0; cycle < 5; ++cycle)
-                good += inject(target.pid(), with_core()).has_value();
+            for (int cycle = 0; cycle < 5; ++cycle) {
+                const auto injection = inject(target.pid(), with_core());
+                EXPECT_TRUE(injection) << injection.error().message;
+            }
         });
     for (std::thread& attacher : attachers) attacher.join();
-    EXPECT_EQ(good, 20);
     EXPECT_TRUE(target.beats_in(5s));
 }
 
@@ -301,6 +301,55 @@ TEST(Inject, TheLockIsOneForAllPidNameSpaces) {
     ASSERT_EQ(fstatfs(pid_fd.get(), &system), 0);
     if (system.f_type != 0x50494446) GTEST_SKIP() << "pidfds have no inodes here (6.9)";
     EXPECT_EQ(status, 0);
+}
+
+// How many bytes of a file are locked, from one on.
+size_t locked_bytes(const char* path, uint64_t first) {
+    struct stat info {};
+    if (stat(path, &info) != 0) return 0;
+    const std::string inode = fmt::format(":{} ", info.st_ino);
+    std::ifstream locks("/proc/locks");
+    size_t count = 0;
+    for (std::string line; std::getline(locks, line);) {
+        const size_t at = line.find(inode);
+        if (at == std::string::npos) continue;
+        const uint64_t start = std::strtoull(line.c_str() + at + inode.size(), nullptr, 10);
+        count += start >= first && start < first + 16;
+    }
+    return count;
+}
+
+// Who lets go of it and wants it again at once is behind those who wait for it.
+TEST(Inject, TheLockIsHadInTheOrderOfAsking) {
+    TargetProcess target({kPythons[0], source("targets.py"), "sleep"});
+    const Fd pid_fd(static_cast<int>(syscall(SYS_pidfd_open, target.pid(), 0)));
+    struct statfs system {};
+    struct stat info {};
+    ASSERT_EQ(fstatfs(pid_fd.get(), &system), 0);
+    ASSERT_EQ(fstat(pid_fd.get(), &info), 0);
+    if (system.f_type != 0x50494446) GTEST_SKIP() << "pidfds have no inodes here (6.9)";
+    const auto take = [&] {
+        auto lock =
+            inject::lock_target(target.pid(), pid_fd, std::chrono::steady_clock::now() + 60s);
+        EXPECT_TRUE(lock) << lock.error().message;
+        return lock;
+    };
+    std::string order; // guarded by the lock that is tried
+    auto held = take();
+    std::vector<std::thread> others;
+    for (size_t waiting = 1; waiting <= 3; ++waiting) {
+        others.emplace_back([&, waiting] {
+            const auto lock = take();
+            order += static_cast<char>('0' + waiting);
+        });
+        EXPECT_TRUE(eventually(20s, [&] {
+            return locked_bytes("/run/speedbump/attach.lock", info.st_ino * 16) == waiting + 1;
+        })) << waiting;
+    }
+    held = make_error(ErrorKind::kNotFound, "let go of");
+    held = take();
+    EXPECT_EQ(order, "123");
+    for (std::thread& other : others) other.join();
 }
 
 TEST(Inject, AStoppedProcessIsNamed) {
