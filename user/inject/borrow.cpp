@@ -129,7 +129,7 @@ Result<Fire::Plan::Look> Fire::Plan::look(pid_t tid, Clock::time_point deadline)
     doubts.erase(tid); // not before: what waits for a CPU after a stop is as deep as it was
     Clock::time_point begin;
     Seen seen;
-    switch (hold_thread(pid, tid, deadline, begin, &seen, kForACpu)) {
+    switch (hold_thread(pid, tid, deadline, begin, &seen)) {
         case Hold::kHeld:
             break;
         case Hold::kGone:

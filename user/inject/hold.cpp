@@ -67,7 +67,7 @@ Hold look_at_asked(pid_t pid, pid_t tid, bool may_have_ended, Seen* seen) {
 }
 
 Hold hold_thread(pid_t pid, pid_t tid, Clock::time_point deadline, Clock::time_point& since,
-                 Seen* seen, std::chrono::milliseconds for_a_cpu) {
+                 Seen* seen) {
     since = Clock::now();
     Hold hold = ask_to_stop(pid, tid, seen);
     for (nanoseconds pause = kFirstPause; hold == Hold::kAsked;) {
@@ -78,9 +78,7 @@ Hold hold_thread(pid_t pid, pid_t tid, Clock::time_point deadline, Clock::time_p
         if (hold != Hold::kAsked) break;
         since = asked; // it is not held yet
         // Seizing it anew would change nothing.
-        if (pause == kLongestPause && asked > deadline &&
-            (asked > deadline + for_a_cpu || !lacks_a_cpu(pid, tid)))
-            break;
+        if (pause == kLongestPause && is_given_up(pid, tid, deadline)) break;
     }
     return hold;
 }

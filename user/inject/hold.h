@@ -28,11 +28,9 @@ inline constexpr std::chrono::microseconds kLongestPause{100};
 Hold ask_to_stop(pid_t pid, pid_t tid, Seen* seen = nullptr);
 // Whether one that was asked stands. `may_have_ended`: to be looked whether it has, too.
 Hold look_at_asked(pid_t pid, pid_t tid, bool may_have_ended, Seen* seen = nullptr);
-// Both, until `deadline`, or, where it gets no CPU until then, `for_a_cpu` longer. `since`: from
-// when on it may have stood still.
+// Both, until it is given up (is_given_up()). `since`: from when on it may have stood still.
 Hold hold_thread(pid_t pid, pid_t tid, std::chrono::steady_clock::time_point deadline,
-                 std::chrono::steady_clock::time_point& since, Seen* seen = nullptr,
-                 std::chrono::milliseconds for_a_cpu = {});
+                 std::chrono::steady_clock::time_point& since, Seen* seen = nullptr);
 void release_thread(pid_t tid);
 
 // Sleeps for half to one and a half times as long, at random: a thread that sleeps and wakes by the

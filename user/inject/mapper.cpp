@@ -22,18 +22,17 @@ namespace speedbump::inject {
 namespace {
 
 constexpr milliseconds kAnswerTimeout{3000};
+constexpr milliseconds kBetweenLooks{50};
 
 Result<MapAnswer> read_answer(pid_t pid, pid_t mapper, int socket) {
-    const Clock::time_point begun = Clock::now();
+    const Clock::time_point deadline = Clock::now() + kAnswerTimeout;
+    while (!wait_readable(socket, Clock::now() + kBetweenLooks))
+        if (is_given_up(pid, mapper, deadline))
+            return make_error(
+                ErrorKind::kTimeout,
+                fmt::format("process {}: the thread that maps memory {}", pid,
+                            lacks_a_cpu(pid, mapper) ? "gets no CPU" : "does not answer"));
     MapAnswer answer{};
-    bool is_there = wait_readable(socket, begun + kAnswerTimeout);
-    if (!is_there && lacks_a_cpu(pid, mapper))
-        is_there = wait_readable(socket, begun + kAnswerTimeout + kForACpu);
-    if (!is_there)
-        return make_error(
-            ErrorKind::kTimeout,
-            fmt::format("process {}: the thread that maps memory {}", pid,
-                        lacks_a_cpu(pid, mapper) ? "gets no CPU" : "does not answer"));
     const ssize_t got = recv(socket, &answer, sizeof(answer), MSG_DONTWAIT);
     if (got != static_cast<ssize_t>(sizeof(answer)))
         return make_error(ErrorKind::kIo,

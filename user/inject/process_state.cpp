@@ -27,6 +27,8 @@ constexpr std::chrono::microseconds kBetweenLooks{50};
 // In which the kernel adds to the time that a thread with a CPU has run: a tick, at 100 of them.
 constexpr int kTickMs = 10;
 
+constexpr std::chrono::seconds kForACpu{10};
+
 uint64_t number(std::string_view text, int base) {
     return std::strtoull(std::string(text).c_str(), nullptr, base);
 }
@@ -91,6 +93,13 @@ pid_t thread_named(pid_t pid, pid_t number) {
 bool lacks_a_cpu(pid_t pid, pid_t tid) {
     const std::optional<ThreadStatus> status = read_status(pid, tid);
     return status && status->state == 'R';
+}
+
+bool is_given_up(pid_t pid, std::optional<pid_t> tid,
+                 std::chrono::steady_clock::time_point deadline) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now <= deadline) return false;
+    return now > deadline + kForACpu || (tid && !lacks_a_cpu(pid, *tid));
 }
 
 std::optional<BlockedCall> read_blocked_call(pid_t pid, pid_t tid) {

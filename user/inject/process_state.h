@@ -35,8 +35,11 @@ pid_t thread_named(pid_t pid, pid_t number);
 // asked of one that with a CPU would have been done by now. Others go before it, or its cgroup has
 // used up its quota.
 bool lacks_a_cpu(pid_t pid, pid_t tid);
-// For so long such a thread is waited for after the time in which one that is stuck is given up.
-inline constexpr std::chrono::milliseconds kForACpu{10000};
+
+// Whether it is waited for no longer: `deadline` is over, and for one that lacks a CPU 10 s more.
+// No `tid`: whichever it is, it needs a CPU and nothing else.
+bool is_given_up(pid_t pid, std::optional<pid_t> tid,
+                 std::chrono::steady_clock::time_point deadline);
 
 // The system call a thread is blocked in, from /proc/PID/task/TID/syscall; nothing while it runs.
 struct BlockedCall {

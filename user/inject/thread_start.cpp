@@ -126,9 +126,7 @@ Result<Region> wait_for_thread(pid_t pid, Fire& fire, const FireReport& report, 
         if (poll(&ended, 1, 0) > 0) return errno_error(fmt::format("process {}", pid), ESRCH);
         // The new thread waits for nobody once the borrowed one has left.
         const bool is_left = region && region->left != 0;
-        const Clock::time_point now = Clock::now();
-        if (now > deadline &&
-            (now > deadline + kForACpu || !(is_left || lacks_a_cpu(pid, report.borrowed))))
+        if (is_given_up(pid, is_left ? std::nullopt : std::optional(report.borrowed), deadline))
             return not_started(pid, report.borrowed, is_left, before);
         std::this_thread::sleep_for(pause);
         pause = std::min<nanoseconds>(pause + pause / 4, milliseconds(1));
