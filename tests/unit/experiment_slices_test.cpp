@@ -174,7 +174,27 @@ TEST(Slices, TooFewSayNothing) {
     const Document none = measured({1}, 0);
     EXPECT_EQ(result_of(analyse(none), 0).verdict, Verdict::kUnknown);
     ASSERT_FALSE(results.invalid_because.empty());
-    EXPECT_THAT(results.invalid_because[0], HasSubstr("tell nothing of native:exe:unit yet"));
+    EXPECT_EQ(results.invalid_because[0],
+              "300 slices of 5.00 ms tell nothing of native:exe:unit yet: it takes 640 of them, "
+              "3.20 s without what comes before");
+}
+
+// What was measured besides, such as what looking costs, does not say that something is known.
+TEST(Slices, OfLateEffectsMoreAreNeeded) {
+    Document document = measured({1, 0}, 1500, 1, 0.01, 10);
+    Slice looked;
+    looked.length = nanoseconds(1'000'000);
+    looked.progress = {100};
+    looked.progress_time = {nanoseconds(1'000'000)};
+    looked.latency = {std::nullopt};
+    looked.calls = {0, 0};
+    document.blocks.push_back({false, {looked}});
+    const Results results = analyse(document);
+    EXPECT_EQ(results.progress[0].slices, 1u);
+    ASSERT_FALSE(results.invalid_because.empty());
+    EXPECT_EQ(results.invalid_because[0],
+              "1500 slices of 5.00 ms tell nothing of native:exe:unit yet; effects seem to come up "
+              "to 11 slices late: it takes 1920 of them, 9.60 s without what comes before");
 }
 
 TEST(Slices, ATargetWithoutADoseIsUnknown) {

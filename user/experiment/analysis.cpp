@@ -350,7 +350,7 @@ std::vector<Finding> add_slices(ProgressResult& result, const Document& document
 void check_controls(Results& results, const Document& document) {
     for (const ProgressResult& progress : results.progress) {
         const std::string& name = document.progress[progress.progress];
-        if (progress.slices == 0) {
+        if (progress.slices == 0 || (document.sliced && !progress.sham)) {
             results.invalid_because.push_back(nothing_known(document, progress.progress));
             continue;
         }

@@ -216,14 +216,20 @@ bool is_late_after(const Document& document, size_t from) {
 
 std::string nothing_known(const Document& document, size_t progress) {
     const std::string& name = document.progress[progress];
-    if (document.sliced) {
-        const auto& units = document.sliced->units[progress];
-        if (std::any_of(units.begin(), units.end(), [](auto one) { return one > 0; }))
-            return fmt::format(
-                "{} slices of {} tell nothing of {} yet: measure for longer, or in shorter slices",
-                units.size(), show_time(document.sliced->slice), name);
-    }
-    return name + " never ticked while it was measured";
+    const auto ticks = [](uint64_t units) { return units > 0; };
+    if (!document.sliced || std::ranges::none_of(document.sliced->units[progress], ticks))
+        return name + " never ticked while it was measured";
+    const nanoseconds slice = document.sliced->slice;
+    const ModelRun model = model_run(document, progress);
+    const Response response = find_response(model.run);
+    const size_t wanted = fewest_slices(response.lags) + model.run.lead;
+    std::string text = fmt::format("{} slices of {} tell nothing of {} yet",
+                                   document.sliced->slices(), show_time(slice), name);
+    if (document.sliced->slices() >= wanted) return text + ": measure for longer";
+    if (wanted > fewest_slices(0) + model.run.lead)
+        text += fmt::format("; effects seem to come up to {} slices late", response.lags);
+    return text + fmt::format(": it takes {} of them, {} without what comes before", wanted,
+                              show_time(slice * static_cast<int64_t>(wanted)));
 }
 
 } // namespace speedbump::experiment
