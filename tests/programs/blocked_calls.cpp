@@ -280,7 +280,7 @@ Round reads_signals() {
 
 // The name of a file that is made and removed again says which one it is.
 Round reads_changes_of_files() {
-    char folder[] = "/tmp/blocked-calls-XXXXXX";
+    char folder[] = "blocked-calls-XXXXXX"; // where it was started
     if (mkdtemp(folder) == nullptr) die("mkdtemp");
     const int notices = checked(inotify_init1(0), "inotify_init1");
     checked(inotify_add_watch(notices, folder, IN_CREATE), "inotify_add_watch");

@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 
-from harness import PROGRAMS, Run, campaign, leave_none, main, need_jumps, targets_file
+from harness import PROGRAMS, Run, campaign, leave_none, main, need_jumps, scratch, targets_file
 
 PROGRAM = str(PROGRAMS / "blocked_calls")
 
@@ -35,7 +35,8 @@ class Waiting:
 
     def __init__(self, kind: str):
         self.kind = kind
-        self.process = subprocess.Popen([PROGRAM, kind], stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([PROGRAM, kind], stdout=subprocess.PIPE, text=True,
+                                        cwd=scratch())
         leave_none(lambda: (self.process.kill(), self.process.wait()))
         assert self.process.stdout.readline() == "ready\n", kind
 
