@@ -258,18 +258,33 @@ Round reads_events() {
     });
 }
 
-Round reads_signals() {
+// The giver sends signals with its numbers, which are blocked.
+sigset_t given_signals() {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGRTMIN);
     sigprocmask(SIG_BLOCK, &set, nullptr);
-    const int signals = checked(signalfd(-1, &set, 0), "signalfd");
     const pid_t here = getpid();
     have_given([here](uint32_t number) {
         sigval value{};
         value.sival_int = static_cast<int>(number);
         checked(sigqueue(here, SIGRTMIN, value), "sigqueue");
     });
+    return set;
+}
+
+Round waits_for_signals() {
+    return takes([set = given_signals()]() -> uint32_t {
+        siginfo_t info{};
+        return syscall(SYS_rt_sigtimedwait, &set, &info, nullptr, 8) == SIGRTMIN
+                   ? static_cast<uint32_t>(info.si_value.sival_int)
+                   : 0;
+    });
+}
+
+Round reads_signals() {
+    const sigset_t set = given_signals();
+    const int signals = checked(signalfd(-1, &set, 0), "signalfd");
     return takes([signals]() -> uint32_t {
         signalfd_siginfo info{};
         return read(signals, &info, sizeof info) == sizeof info
@@ -441,6 +456,7 @@ const std::map<std::string, std::function<Round()>> kKinds = {
     {"recvfrom-datagram", [] { return receives(SOCK_DGRAM); }},
     {"recvmsg", [] { return receives_messages(SOCK_STREAM); }},
     {"recvmsg-packet", [] { return receives_messages(SOCK_SEQPACKET); }},
+    {"rt_sigtimedwait", waits_for_signals},
     {"wait4", [] { return waits_for_child(false); }},
     {"waitid", [] { return waits_for_child(true); }},
 };

@@ -82,6 +82,23 @@ def test_what_comes_of_no_call_is_changed_on_a_busy_cpu_often() -> None:
             attach_to_each_kind(20)
 
 
+def test_who_waits_for_ever_in_another_call_stops_nobody() -> None:
+    """All have to stop for jumps, and those that could do not stand meanwhile."""
+    need_jumps()
+    program = subprocess.Popen([PROGRAMS / "in_the_way"], stdout=subprocess.PIPE, text=True)
+    leave_none(lambda: (program.kill(), program.wait()))
+    assert program.stdout.readline() == "ready\n"
+    begun = time.monotonic()
+    done = Run("attach", "--engine=inprocess", "--pid", str(program.pid), "--duration=50ms",
+               targets_file("+exe:step delay=1us"))
+    took = time.monotonic() - begun
+    assert done.status != 0 and "which a stop would disturb" in done.err, done
+    program.terminate()
+    stopped = int(program.stdout.readline()) / 1000
+    assert stopped < 0.1 * took, (stopped, took)
+    print(f"  stopped for {stopped:.3f} s of {took:.1f} s")
+
+
 def test_a_stop_as_others_make_it_is_seen() -> None:
     """What the program looks at is what a stop changes."""
     program = Waiting("epoll_pwait-time")

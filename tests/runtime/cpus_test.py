@@ -5,12 +5,14 @@ call is delayed and counted all the same."""
 import contextlib
 import os
 import pathlib
+import subprocess
 import time
 from collections.abc import Iterator
 
+from blocked_calls_test import Waiting
 from harness import (
-    MS, PROGRAMS, Session, Skip, alone, calls, calls_now, expect_restored, expect_unslowed, leave_none, main,
-    need_jumps, start_puppet, wait_for,
+    MS, PROGRAMS, Run, Session, Skip, alone, calls, calls_now, children, expect_restored,
+    expect_unslowed, leave_none, main, need_jumps, start_puppet, targets_file, wait_for,
 )
 
 PUSH = "+exe:work_push delay=1ms"
@@ -102,6 +104,26 @@ def test_quota_of_a_crowd() -> None:
         expect_restored(target.pid)
     verdict, count = target.ask("check").split()
     assert verdict == "right" and int(count) > 0
+
+
+@alone
+def test_quota_of_what_waits_in_epoll() -> None:
+    """Whoever asks it to stop, and gives up before it has a CPU to stand with, has its wait fail with
+    EINTR, which no signal has brought."""
+    need_jumps()
+    group = group_with_a_tenth()
+    busy = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(4)]
+    leave_none(lambda: [(one.kill(), one.wait()) for one in busy])
+    for kind in ("epoll_pwait", "epoll_pwait2", "rt_sigtimedwait"):
+        program = Waiting(kind)
+        for pid in (program.process.pid, *children(program.process.pid), *(one.pid for one in busy)):
+            (group / "cgroup.procs").write_text(str(pid))
+        for _ in range(3):
+            done = Run("attach", "--json", "--engine=inprocess", "--pid", str(program.process.pid),
+                       "--duration=50ms", targets_file("+exe:step delay=1us"))
+            assert done.status == 0, (kind, done)
+        rounds, wrong = program.end()
+        assert rounds > 0 and wrong == 0, (kind, rounds, wrong)
 
 
 @alone

@@ -367,6 +367,7 @@ class Borrowed : public Frames, public testing::WithParamInterface<ResumeMode> {
         block.munmap = address_of(reinterpret_cast<void*>(&munmap));
         block.pthread_self = address_of(reinterpret_cast<void*>(&pthread_self));
         block.pthread_detach = address_of(reinterpret_cast<void*>(&pthread_detach));
+        block.errno_location = address_of(reinterpret_cast<void*>(&__errno_location));
         return block;
     }
 };

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <pty.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -13,7 +14,9 @@
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -128,8 +131,8 @@ TEST(Resumption, RefusesWhatIsNoSyscallInstruction) {
 
 TEST(Resumption, OnlyWhatIsOnTheListIsIssuedAgainAfterEintr) {
     for (long number = 0; number < 500; ++number) {
-        const bool again =
-            number == SYS_epoll_wait || number == SYS_epoll_pwait || number == SYS_epoll_pwait2;
+        const bool again = number == SYS_epoll_wait || number == SYS_epoll_pwait ||
+                           number == SYS_epoll_pwait2 || number == SYS_rt_sigtimedwait;
         EXPECT_EQ(may_be_issued_again(number), again) << number;
         const user_regs_struct regs = interrupted_call(static_cast<uint64_t>(number), -EINTR);
         EXPECT_EQ(resumption_of(RemoteMemory(getpid()), stopped_of(regs), 0).has_value(), again)
@@ -153,7 +156,7 @@ class Interruptions : public testing::Test {
         BlockedCall call;
         call.number = number;
         std::copy(arguments.begin(), arguments.end(), call.arguments);
-        return judge_interruption(self_.get(), call);
+        return judge_interruption(getpid(), self_.get(), call);
     }
     Fd self_{static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0))};
     int sockets_[2] = {-1, -1};
@@ -177,6 +180,15 @@ TEST_F(Interruptions, OfEpollByItsTime) {
     EXPECT_EQ(judge(SYS_epoll_wait, {0, 0, 0, 0xffffffff}), Interruption::kHarmless);
     EXPECT_EQ(judge(SYS_epoll_pwait2, {0, 0, 0, 0}), Interruption::kHarmless);
     EXPECT_EQ(judge(SYS_epoll_pwait2, {0, 0, 0, 4096}), Interruption::kHarmful);
+}
+
+TEST_F(Interruptions, OfWaitsForSignalsWithoutEnd) {
+    EXPECT_EQ(judge(SYS_rt_sigtimedwait, {0, 0, 0, 8}), Interruption::kHarmless);
+    EXPECT_EQ(judge(SYS_rt_sigtimedwait, {0, 0, 4096, 8}), Interruption::kHarmful);
+    user_regs_struct regs = interrupted_call(SYS_rt_sigtimedwait, -EINTR);
+    regs.r10 = 8; // the size of the set, no time
+    EXPECT_FALSE(resume(regs).time_left);
+    EXPECT_EQ(resume(regs).regs.r10, 8u);
 }
 
 TEST_F(Interruptions, OfReceivesByFlagsAndSocket) {
@@ -206,8 +218,59 @@ TEST_F(Interruptions, OfReadsByFile) {
     const Fd zeros(open("/dev/zero", O_RDONLY));
     EXPECT_EQ(judge(SYS_read, {static_cast<uint64_t>(zeros.get())}), Interruption::kHarmful);
     EXPECT_EQ(judge(SYS_read, {static_cast<uint64_t>(self_.get())}), Interruption::kHarmful);
-    close(pipes[0]);
-    close(pipes[1]);
+    const Fd file(open("/proc/self/exe", O_RDONLY));
+    EXPECT_EQ(judge(SYS_read, {static_cast<uint64_t>(file.get())}), Interruption::kHarmful);
+    int terminal = -1, program = -1;
+    ASSERT_EQ(openpty(&terminal, &program, nullptr, nullptr, nullptr), 0);
+    EXPECT_EQ(judge(SYS_read, {static_cast<uint64_t>(program)}), Interruption::kHarmless);
+    termios modes{};
+    tcgetattr(program, &modes);
+    modes.c_lflag &= ~static_cast<tcflag_t>(ICANON);
+    modes.c_cc[VMIN] = 8;
+    tcsetattr(program, TCSANOW, &modes);
+    EXPECT_EQ(judge(SYS_read, {static_cast<uint64_t>(program)}), Interruption::kHarmful);
+    for (const int one : {terminal, program, pipes[0], pipes[1]}) close(one);
+}
+
+TEST(RestartableSequence, IsTheOneThatItsAreaNames) {
+    const pid_t child = fork();
+    if (child == 0)
+        for (;;) pause();
+    struct {
+        uint32_t version, flags;
+        uint64_t begin, length, abort;
+    } sequence{0, 0, 4096, 32, 8192};
+    struct {
+        uint64_t area;
+        uint32_t size, signature, flags, pad;
+    } own{};
+    ASSERT_EQ(ptrace(PTRACE_SEIZE, child, nullptr, nullptr), 0);
+    ASSERT_EQ(ptrace(PTRACE_INTERRUPT, child, nullptr, nullptr), 0);
+    ASSERT_EQ(waitpid(child, nullptr, __WALL), child);
+    const RemoteMemory memory(child);
+    EXPECT_FALSE(is_in_restartable_sequence(memory, child, 4100));
+    const bool is_told = ptrace(static_cast<__ptrace_request>(0x420f), child, sizeof own, &own) > 0;
+    if (is_told && own.area != 0) {
+        // Its stack has room for it, and the area of its thread is as in this one.
+        user_regs_struct regs{};
+        ASSERT_EQ(ptrace(PTRACE_GETREGS, child, nullptr, &regs), 0);
+        const uint64_t place = (regs.rsp - 4096) & ~uint64_t{31};
+        const auto write = [child](uint64_t address, const void* data, size_t size) {
+            iovec local{const_cast<void*>(data), size};
+            iovec remote{reinterpret_cast<void*>(address), size};
+            return process_vm_writev(child, &local, 1, &remote, 1, 0) == static_cast<ssize_t>(size);
+        };
+        ASSERT_TRUE(write(place, &sequence, sizeof sequence));
+        ASSERT_TRUE(write(own.area + 8, &place, sizeof place));
+        for (const auto& [counter, is_in] :
+             {std::pair{4095, false}, {4096, true}, {4127, true}, {4128, false}})
+            EXPECT_EQ(is_in_restartable_sequence(memory, child, static_cast<uint64_t>(counter)),
+                      is_in)
+                << counter;
+    }
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    if (!is_told || own.area == 0) GTEST_SKIP() << "no rseq area here, or the kernel does not tell";
 }
 
 TEST(AddressSpace, KnowsWhereStacksBegin) {
@@ -277,6 +340,11 @@ TEST_F(SafePointsHere, OwnCodeIsSafeAndLibcIsNot) {
         regs.rip = *module.find("munmap");
         EXPECT_EQ(points.judge(stopped_of(regs), false), Stand::kUnsafe);
         EXPECT_EQ(points.judge(stopped_of(regs), true), Stand::kBlockedCall);
+    }
+    for (const auto& module : *modules_) {
+        if (module.soname() != "linux-vdso.so.1") continue;
+        regs.rip = *module.find("__vdso_clock_gettime"); // as with an allocator's lock held
+        EXPECT_EQ(points.judge(stopped_of(regs), false), Stand::kUnsafe);
     }
     regs.rip = reinterpret_cast<uint64_t>(stack); // no module's code
     EXPECT_EQ(points.judge(stopped_of(regs), false), Stand::kUnsafe);
@@ -440,6 +508,7 @@ TEST(Borrowed, GoesBackFromAStackThatEndsSoon) {
     block.munmap = address(&munmap);
     block.pthread_self = address(&pthread_self);
     block.pthread_detach = address(&pthread_detach);
+    block.errno_location = address(&__errno_location);
     Resumption resumption;
     resumption.mode = kResumeRestart;
     resumption.regs.rsp = address(stack) + kSize - 64;

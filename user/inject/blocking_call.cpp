@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "inject/blocking_call.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/futex.h>
 #include <sys/socket.h>
@@ -11,6 +12,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "inject/machine.h"
@@ -40,9 +43,8 @@ bool reads_lines_or_bytes(int terminal) {
 }
 
 // Files that are in no file system, whose reads take all or nothing.
-bool is_event_file(int fd) {
+bool is_event_file(const std::string& link) {
     std::array<char, 64> name = {};
-    const std::string link = fmt::format("/proc/self/fd/{}", fd);
     const ssize_t size = readlink(link.c_str(), name.data(), name.size());
     const std::string_view text(name.data(), size > 0 ? static_cast<size_t>(size) : 0);
     for (std::string_view known : {"anon_inode:[eventfd]", "anon_inode:[timerfd]",
@@ -51,14 +53,48 @@ bool is_event_file(int fd) {
     return false;
 }
 
-bool reads_at_once(int fd) {
-    struct stat info {};
-    if (fstat(fd, &info) != 0) return false;
-    if (S_ISSOCK(info.st_mode)) return has_no_timeout(fd) && takes_what_comes(fd);
-    if (S_ISFIFO(info.st_mode)) return true;
-    if (S_ISCHR(info.st_mode)) return reads_lines_or_bytes(fd);
-    return is_event_file(fd);
+// By the device's number (Documentation/admin-guide/devices.txt of the kernel's).
+bool is_terminal(uint32_t major) {
+    constexpr uint32_t kFirstPty = 136, kLastPty = 143;
+    if (major >= kFirstPty && major <= kLastPty) return true;
+    for (const uint32_t known : {4, 5, 166, 188, 204})
+        if (major == known) return true;
+    return false;
 }
+
+// A descriptor of a process. What it stands for is asked without input or output: threads may be
+// held meanwhile, and its file system may wait for a server, or for one of them. A copy of it is
+// made of sockets and terminals alone, as the end of a copy is told to the file system, too.
+class Descriptor {
+  public:
+    Descriptor(pid_t pid, int pid_fd, uint64_t number)
+        : pid_fd_(pid_fd),
+          number_(static_cast<int>(number)),
+          link_(fmt::format("/proc/{}/fd/{}", pid, number_)) {}
+
+    bool reads_at_once() const {
+        struct statx info {};
+        if (statx(AT_FDCWD, link_.c_str(), AT_STATX_DONT_SYNC, STATX_TYPE, &info) != 0)
+            return false;
+        if (S_ISSOCK(info.stx_mode)) {
+            const Fd socket = copy();
+            return has_no_timeout(socket.get()) && takes_what_comes(socket.get());
+        }
+        if (S_ISFIFO(info.stx_mode)) return true;
+        if (S_ISCHR(info.stx_mode))
+            return is_terminal(info.stx_rdev_major) && reads_lines_or_bytes(copy().get());
+        return is_event_file(link_);
+    }
+    // Of a socket.
+    bool waits_without_end() const { return has_no_timeout(copy().get()); }
+
+  private:
+    Fd copy() const { return Fd(static_cast<int>(syscall(SYS_pidfd_getfd, pid_fd_, number_, 0))); }
+
+    int pid_fd_;
+    int number_;
+    std::string link_;
+};
 
 Interruption harmless_if(bool condition) {
     return condition ? Interruption::kHarmless : Interruption::kHarmful;
@@ -66,13 +102,10 @@ Interruption harmless_if(bool condition) {
 
 } // namespace
 
-Interruption judge_interruption(int pid_fd, const BlockedCall& call) {
-    const auto descriptor = [&] {
-        return Fd(static_cast<int>(
-            syscall(SYS_pidfd_getfd, pid_fd, static_cast<int>(call.arguments[0]), 0)));
-    };
+Interruption judge_interruption(pid_t pid, int pid_fd, const BlockedCall& call) {
+    const auto descriptor = [&] { return Descriptor(pid, pid_fd, call.arguments[0]); };
     const auto receives = [&](uint64_t flags) {
-        return harmless_if((flags & MSG_WAITALL) == 0 && reads_at_once(descriptor().get()));
+        return harmless_if((flags & MSG_WAITALL) == 0 && descriptor().reads_at_once());
     };
     switch (common_call(call.number)) {
         case SYS_ppoll:
@@ -91,6 +124,8 @@ Interruption judge_interruption(int pid_fd, const BlockedCall& call) {
                                                                : Interruption::kHarmless;
         case SYS_epoll_pwait2: // its time is in memory, which is not ours to write
             return harmless_if(call.arguments[3] == 0);
+        case SYS_rt_sigtimedwait: // the same
+            return harmless_if(call.arguments[2] == 0);
         case SYS_read:
         case SYS_readv:
             return receives(0);
@@ -100,14 +135,18 @@ Interruption judge_interruption(int pid_fd, const BlockedCall& call) {
             return receives(call.arguments[2]);
         case SYS_accept:
         case SYS_accept4:
-            return harmless_if(has_no_timeout(descriptor().get()));
+            return harmless_if(descriptor().waits_without_end());
         default:
             return Interruption::kHarmful;
     }
 }
 
 bool may_be_issued_again(long number) {
-    return common_call(number) == SYS_epoll_pwait || number == SYS_epoll_pwait2;
+    return has_relative_time(number) || number == SYS_epoll_pwait2 || number == SYS_rt_sigtimedwait;
+}
+
+bool has_relative_time(long number) {
+    return common_call(number) == SYS_epoll_pwait;
 }
 
 } // namespace speedbump::inject

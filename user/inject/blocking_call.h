@@ -16,11 +16,13 @@ enum class Interruption {
     kHarmful,
 };
 
-// By a list of what is proven good. Looks at the descriptor that the call waits for through
-// `pid_fd`, a descriptor of the process.
-Interruption judge_interruption(int pid_fd, const BlockedCall& call);
+// By a list of what is proven good. Looks at the descriptor that the call waits for, where that is
+// a socket or a terminal by a copy through `pid_fd`, which is the process's.
+Interruption judge_interruption(pid_t pid, int pid_fd, const BlockedCall& call);
 
 // Of the calls that a stop makes fail with EINTR, those that can be issued again.
 bool may_be_issued_again(long number);
+// Of these, those whose time-out, where they have one, is a number of ms in the fourth argument.
+bool has_relative_time(long number);
 
 } // namespace speedbump::inject

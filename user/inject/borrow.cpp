@@ -100,11 +100,13 @@ bool Fire::Plan::may_be_borrowed(pid_t tid, const Stopped& stopped) {
     }
     if (stopped.in_kernel && (status->pending_signals & ~status->blocked_signals) != 0)
         return false;
-    if (stopped.call && judge_interruption(pid_fd.get(), *stopped.call) == Interruption::kHarmful)
+    if (stopped.call &&
+        judge_interruption(pid, pid_fd.get(), *stopped.call) == Interruption::kHarmful)
         return false;
     // At the end of a call that blocks outside every lock of libc it is where it was inside.
-    const bool has_no_lock =
-        stopped.made && judge_interruption(pid_fd.get(), *stopped.made) != Interruption::kHarmful;
+    const bool has_no_lock = stopped.made && judge_interruption(pid, pid_fd.get(), *stopped.made) !=
+                                                 Interruption::kHarmful;
+    if (is_in_restartable_sequence(memory, tid, program_counter_of(stopped.regs))) return false;
     const uint64_t stack_pointer = stack_pointer_of(stopped.regs);
     return safe_points.judge(stopped, has_no_lock) != Stand::kUnsafe &&
            !safe_points.has_signal_frame(stack_pointer, space.stack_end(stack_pointer));
@@ -118,7 +120,7 @@ Result<Fire::Plan::Look> Fire::Plan::look(pid_t tid, Clock::time_point deadline)
         return Look::kUnsafe; // as deep as when it was last stopped
     std::optional<WaitWatch::Wait> wait;
     if (call && call->number >= 0) {
-        const Interruption interruption = judge_interruption(pid_fd.get(), *call);
+        const Interruption interruption = judge_interruption(pid, pid_fd.get(), *call);
         if (interruption == Interruption::kHarmful) return Look::kUnsafe;
         if (interruption == Interruption::kRelativeTime) {
             wait = known_wait(tid, *call);

@@ -90,7 +90,8 @@ Result<std::unique_ptr<Fire>> Fire::prepare(pid_t pid, const std::vector<RemoteM
           std::pair{&plan->block.pthread_attr_setstacksize, "pthread_attr_setstacksize"},
           std::pair{&plan->block.munmap, "munmap"},
           std::pair{&plan->block.pthread_self, "pthread_self"},
-          std::pair{&plan->block.pthread_detach, "pthread_detach"}}) {
+          std::pair{&plan->block.pthread_detach, "pthread_detach"},
+          std::pair{&plan->block.errno_location, "__errno_location"}}) {
         const std::optional<uint64_t> address = find_in_libc(modules, name);
         if (!address)
             return make_error(ErrorKind::kUnsupported,
@@ -151,7 +152,7 @@ Result<FireReport> Fire::fire(Clock::time_point deadline) {
         bool is_first = true;
         const Clock::time_point grace = std::max(deadline, Clock::now() + kFirstLook);
         for (nanoseconds pause = std::chrono::microseconds(300);; is_first = false) {
-            std::vector<pid_t> threads = process::read_threads(plan.pid);
+            std::vector<pid_t> threads = threads_of_program(plan.pid);
             if (threads.empty()) {
                 failure = errno_error(fmt::format("process {}", plan.pid), ESRCH);
                 return;
@@ -217,7 +218,7 @@ bool Fire::is_empty() const {
     };
     if (plan.stub_was_there) { // by an injector that was killed: which thread it borrowed is
                                // unknown
-        std::vector<pid_t> threads = process::read_threads(plan.pid);
+        std::vector<pid_t> threads = threads_of_program(plan.pid);
         if (!std::all_of(threads.begin(), threads.end(), blocked_elsewhere)) return false;
     }
     if (!plan.fired) return true;

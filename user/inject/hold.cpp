@@ -78,7 +78,8 @@ Hold hold_thread(pid_t pid, pid_t tid, Clock::time_point deadline, Clock::time_p
         if (hold != Hold::kAsked) break;
         since = asked; // it is not held yet
         // Seizing it anew would change nothing.
-        if (pause == kLongestPause && is_given_up(pid, tid, deadline)) break;
+        if (pause < kLongestPause || !is_given_up(pid, tid, deadline)) continue;
+        return look_at_asked(pid, tid, true, seen); // it may have stopped in between
     }
     return hold;
 }

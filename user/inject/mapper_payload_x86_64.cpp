@@ -84,6 +84,14 @@ PAYLOAD_INLINE long carry_out(const MapOrder& order, const int* files) {
     return wiped;
 }
 
+// Takes the first of them back.
+PAYLOAD_INLINE void unmap_first(const MapOrders& orders, uint32_t count) {
+    for (uint32_t i = 0; i < count && i < orders.count; ++i)
+        if (orders.orders[i].file != speedbump::inject::kUnmap)
+            raw_call(SYS_munmap, static_cast<long>(orders.orders[i].address),
+                     static_cast<long>(orders.orders[i].size));
+}
+
 PAYLOAD_INLINE MapAnswer carry_out_all(const Received& received) {
     using namespace speedbump::inject;
     constexpr long kRegister = MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE;
@@ -99,9 +107,7 @@ PAYLOAD_INLINE MapAnswer carry_out_all(const Received& received) {
     for (uint32_t i = 0; i < orders.count && i < kMaxMappings; ++i) {
         const long error = carry_out(orders.orders[i], received.files);
         if (error == 0) continue;
-        while (i-- > 0)
-            raw_call(SYS_munmap, static_cast<long>(orders.orders[i].address),
-                     static_cast<long>(orders.orders[i].size));
+        unmap_first(orders, i);
         return {kMapMapping, static_cast<int32_t>(-error)};
     }
     return {kMapDone, 0};
@@ -133,13 +139,20 @@ __attribute__((visibility("hidden"))) PAYLOAD void speedbump_payload_map(Region*
     __atomic_store_n(&region->state, speedbump::inject::kRegionWaiting, __ATOMIC_RELEASE);
     Received received;
     if (receive(pair[0], received)) {
-        const MapAnswer answer = carry_out_all(received);
+        // The other end is the asker's alone now: who has given up, or died, has closed it, and
+        // knows of nothing that is mapped later.
+        raw_call(SYS_close, pair[1]);
+        pair[1] = -1;
+        MapAnswer answer{speedbump::inject::kMapMapping, ECANCELED};
+        if (!hung_up(pair[0])) answer = carry_out_all(received);
         for (const int file : received.files) raw_call(SYS_close, file);
-        raw_call(SYS_sendto, pair[0], reinterpret_cast<long>(&answer), sizeof(answer),
-                 MSG_NOSIGNAL | MSG_DONTWAIT);
+        const long sent = raw_call(SYS_sendto, pair[0], reinterpret_cast<long>(&answer),
+                                   sizeof(answer), MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && answer.step == speedbump::inject::kMapDone)
+            unmap_first(received.orders, received.orders.count);
     }
     raw_call(SYS_close, pair[0]);
-    raw_call(SYS_close, pair[1]);
+    if (pair[1] >= 0) raw_call(SYS_close, pair[1]);
     __atomic_store_n(&region->state, speedbump::inject::kRegionFinished, __ATOMIC_RELEASE);
 }
 

@@ -140,6 +140,7 @@ struct Block {
     uint64_t munmap;
     uint64_t pthread_self;
     uint64_t pthread_detach;
+    uint64_t errno_location;
 };
 
 inline constexpr uint64_t kCanary = 0x5a5b5a5b5a5b5a5bULL;

@@ -30,15 +30,6 @@ static_assert(offsetof(Region, address) == 24 && offsetof(Region, size) == 32 &&
 
 namespace {
 
-// Whether the other end of a socket is gone; the data that waits is left alone.
-PAYLOAD_INLINE bool hung_up(int fd) {
-    KernelPollFd poll_fd{fd, 0x2000 /* POLLRDHUP */, 0};
-    KernelTime none{0, 0};
-    long ready = raw_call(SYS_ppoll, reinterpret_cast<long>(&poll_fd), 1,
-                          reinterpret_cast<long>(&none), 0, 8);
-    return ready > 0;
-}
-
 // A signal that came while the thread was borrowed would have made the interrupted call return
 // EINTR. Issued again, the call would sleep on and its caller would not see the signal.
 PAYLOAD_INLINE void heed_signals(const Block* block) {
@@ -408,6 +399,10 @@ __attribute__((visibility("hidden"))) PAYLOAD long speedbump_payload_borrowed(Bl
     // The alternate signal stack is the one thing in the frame that can't be read from outside.
     auto* context = reinterpret_cast<ucontext_t*>(block->frame);
     raw_call(SYS_sigaltstack, 0, reinterpret_cast<long>(&context->uc_stack));
+    // The program may be about to look at it, and these calls set it, that succeed too: an
+    // madvise() of glibc's that only newer kernels know.
+    int* const number = function<int*()>(block->errno_location)();
+    const int before = *number;
     alignas(16) unsigned char attributes[64]; // pthread_attr_t
     function<int(void*)>(block->pthread_attr_init)(attributes);
     function<int(void*, uint64_t)>(block->pthread_attr_setstacksize)(
@@ -415,6 +410,7 @@ __attribute__((visibility("hidden"))) PAYLOAD long speedbump_payload_borrowed(Bl
     unsigned long thread;
     int error = function<int(unsigned long*, void*, uint64_t, void*)>(block->pthread_create)(
         &thread, attributes, block->region + block->thread_entry, region);
+    *number = before;
     take_off_wait(block);
     heed_signals(block);
     return -error;

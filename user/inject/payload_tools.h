@@ -32,6 +32,15 @@ PAYLOAD_INLINE void pause_ns(long nanoseconds) {
     raw_call(SYS_nanosleep, reinterpret_cast<long>(&time), 0);
 }
 
+// Whether the other end of a socket is gone; the data that waits is left alone.
+PAYLOAD_INLINE bool hung_up(int fd) {
+    KernelPollFd poll_fd{fd, 0x2000 /* POLLRDHUP */, 0};
+    KernelTime none{0, 0};
+    long ready = raw_call(SYS_ppoll, reinterpret_cast<long>(&poll_fd), 1,
+                          reinterpret_cast<long>(&none), 0, 8);
+    return ready > 0;
+}
+
 template <typename F>
 PAYLOAD_INLINE F* function(uint64_t address) {
     return reinterpret_cast<F*>(address);

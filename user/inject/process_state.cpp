@@ -80,6 +80,19 @@ std::optional<ThreadStatus> read_status(pid_t pid, pid_t tid) {
     return status;
 }
 
+bool is_kernel_worker(pid_t pid, pid_t tid) {
+    constexpr int kFlags = 9;
+    constexpr uint64_t kWorker = 0x10 | 0x4000; // PF_IO_WORKER and, from 6.4 on, PF_USER_WORKER
+    const auto stat = read_stat(fmt::format("/proc/{}/task/{}/stat", pid, tid));
+    return stat && (stat->field(kFlags) & kWorker) != 0;
+}
+
+std::vector<pid_t> threads_of_program(pid_t pid) {
+    std::vector<pid_t> threads = process::read_threads(pid);
+    std::erase_if(threads, [pid](pid_t tid) { return is_kernel_worker(pid, tid); });
+    return threads;
+}
+
 pid_t thread_named(pid_t pid, pid_t number) {
     for (const pid_t tid : process::read_threads(pid)) {
         const std::string text = read_proc(fmt::format("/proc/{}/task/{}/status", pid, tid));

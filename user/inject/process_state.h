@@ -28,6 +28,13 @@ struct ThreadStatus {
 };
 std::optional<ThreadStatus> read_status(pid_t pid, pid_t tid);
 
+// Whether a thread is one of the kernel's that works for the process (io_uring's, vhost's): it is
+// listed among its threads and can be stopped, but runs nothing of the program, and what it seems
+// to wait in is the call in which it was made.
+bool is_kernel_worker(pid_t pid, pid_t tid);
+// The others.
+std::vector<pid_t> threads_of_program(pid_t pid);
+
 // The thread of a process that has this number in the process's own PID namespace; 0: none.
 pid_t thread_named(pid_t pid, pid_t number);
 

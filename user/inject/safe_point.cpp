@@ -9,9 +9,11 @@ namespace {
 
 using process::RemoteModule;
 
+// Or of what may be called with its locks or an allocator's, as clocks of the vDSO are.
 bool is_libc_part(const RemoteModule& module) {
     std::string_view name = module.soname();
-    for (std::string_view part : {"libc.so", "libpthread.so", "libdl.so", "librt.so", "libc.musl"})
+    for (std::string_view part :
+         {"libc.so", "libpthread.so", "libdl.so", "librt.so", "libc.musl", "linux-vdso.so"})
         if (name.starts_with(part)) return true;
     return false;
 }

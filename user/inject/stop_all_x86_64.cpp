@@ -42,6 +42,10 @@ using Outcome = CodeChange::Outcome;
 constexpr milliseconds kFirstAttempt{50};
 constexpr milliseconds kLongestAttempt{1000};
 constexpr milliseconds kBetweenAttempts{2};
+// Of that time, for one that is in a call which a stop would disturb; and for how much longer than
+// the threads stood they run then.
+constexpr int kShareForCalls = 10;
+constexpr int kRunsLonger = 3;
 constexpr uint64_t kMaxStackScan = 16 << 20;
 constexpr size_t kMaxStacks = 16; // of one thread: who has more is up to something
 // cs, gs, fs and ss as the kernel stores them in a 64-bit signal frame, and where in words from its
@@ -58,43 +62,91 @@ struct HeldThread {
     std::optional<user_regs_struct> released;
 };
 
+// Calls that a stop would disturb, by thread, as they were met: one that is still the same may last
+// for ever, as sigwaitinfo() does.
+class CallsInTheWay {
+  public:
+    // Notes that it is in such a call; true: in the one that it was in before.
+    bool note(pid_t pid, pid_t tid) {
+        const std::optional<LastRun> now = read_last_run(pid, tid);
+        if (!now) return false;
+        const auto [known, is_new] = switches_.try_emplace(tid, now->switches);
+        return std::exchange(known->second, now->switches) == now->switches && !is_new;
+    }
+
+  private:
+    std::map<pid_t, uint64_t> switches_;
+};
+
 // All threads of a process, held by the thread that this runs on.
 class HeldProcess {
   public:
-    HeldProcess(pid_t pid, int pid_fd, WaitWatch& waits)
-        : pid_(pid), pid_fd_(pid_fd), memory_(pid), waits_(waits) {}
+    HeldProcess(pid_t pid, int pid_fd, WaitWatch& waits, CallsInTheWay& calls)
+        : pid_(pid), pid_fd_(pid_fd), memory_(pid), waits_(waits), calls_(calls) {}
     HeldProcess(const HeldProcess&) = delete;
     HeldProcess& operator=(const HeldProcess&) = delete;
-    ~HeldProcess() {
-        for (HeldThread& thread : threads_) {
-            if (thread.released) ptrace(PTRACE_SETREGS, thread.tid, nullptr, &*thread.released);
-            release_thread(thread.tid);
-        }
-    }
+    ~HeldProcess();
 
-    enum class Held { kAll, kNotYet, kStuck, kGone };
-    // kStuck: only the end of the calling thread gives back what it asked for.
-    Result<Held> hold(Clock::time_point deadline);
+    // kInTheWay: a thread is in a call that a stop would disturb. The others did not stand for
+    // longer than `patience` for it.
+    enum class Held { kAll, kNotYet, kInTheWay, kGone };
+    Result<Held> hold(Clock::time_point deadline, std::chrono::nanoseconds patience);
     std::vector<HeldThread>& threads() { return threads_; }
     // Why the last call of hold() was in vain.
     const std::string& doubt() const { return doubt_; }
 
   private:
+    // Whether a stop would not disturb it now. `wait`: since when it waits in a call.
+    bool may_stop(pid_t tid, std::optional<WaitWatch::Wait>& wait);
     // False: that would disturb it now.
     Result<bool> ask(pid_t tid);
     // Waits for those that were asked; false: not all of them stand by the deadline.
     Result<bool> wait_for_asked(Clock::time_point deadline);
+    // One look at them: those that stand are taken.
+    void look_at_all(bool may_have_ended);
+    void let_go();
     Error why_not() const;
-    bool take_registers(pid_t tid, const std::optional<WaitWatch::Wait>& wait);
+    void take_registers(pid_t tid, const std::optional<WaitWatch::Wait>& wait);
 
     pid_t pid_;
     int pid_fd_;
     process::RemoteMemory memory_;
     WaitWatch& waits_;
+    CallsInTheWay& calls_;
     std::map<pid_t, std::optional<WaitWatch::Wait>> asked_; // since when they wait in a call
     std::vector<HeldThread> threads_;
     std::string doubt_;
+    bool is_stopped_by_signal_ = false;
 };
+
+void HeldProcess::let_go() {
+    for (HeldThread& thread : threads_) {
+        if (thread.released) ptrace(PTRACE_SETREGS, thread.tid, nullptr, &*thread.released);
+        release_thread(thread.tid);
+    }
+    threads_.clear();
+}
+
+// Who was asked and does not stand yet would see its epoll_wait() fail with EINTR, were it given
+// back before: it is waited for, as long as it wants nothing but a CPU. The others run.
+HeldProcess::~HeldProcess() {
+    let_go();
+    const Clock::time_point now = Clock::now();
+    for (std::chrono::nanoseconds pause = kFirstPause; !asked_.empty();) {
+        std::this_thread::sleep_for(pause);
+        pause = std::min<std::chrono::nanoseconds>(pause + pause / 2, kLongestPause);
+        look_at_all(pause == kLongestPause);
+        let_go();
+        if (pause < kLongestPause) continue;
+        std::set<pid_t> given_up;
+        for (const auto& [tid, wait] : asked_)
+            if (is_given_up(pid_, tid, now)) given_up.insert(tid);
+        if (given_up.empty()) continue;
+        look_at_all(true); // it may have stopped in between, and want no CPU for that reason
+        let_go();
+        std::erase_if(asked_, [&](const auto& one) { return given_up.contains(one.first); });
+    }
+}
 
 // Of one that is not ours to stop.
 Error HeldProcess::why_not() const {
@@ -102,45 +154,52 @@ Error HeldProcess::why_not() const {
     return process::access_error(pid_, "ptrace", EPERM);
 }
 
+bool HeldProcess::may_stop(pid_t tid, std::optional<WaitWatch::Wait>& wait) {
+    const auto call = watch_for_call(pid_, tid);
+    if (!call || call->number < 0) return true;
+    const Interruption interruption = judge_interruption(pid_, pid_fd_, *call);
+    if (interruption == Interruption::kHarmful) {
+        doubt_ = call->number == kUnknownCall
+                     ? fmt::format("thread {} is busy in the kernel", tid)
+                     : fmt::format("thread {} is in system call {}, which a stop would disturb",
+                                   tid, call->number);
+        return false;
+    }
+    if (interruption != Interruption::kRelativeTime) return true;
+    wait = waits_.look(tid);
+    if (!wait)
+        doubt_ = fmt::format(
+            "thread {} waits in epoll_wait with a time-out, and the kernel does not tell since "
+            "when",
+            tid);
+    return wait.has_value();
+}
+
 Result<bool> HeldProcess::ask(pid_t tid) {
     std::optional<WaitWatch::Wait> wait;
-    if (const auto call = watch_for_call(pid_, tid); call && call->number >= 0) {
-        const Interruption interruption = judge_interruption(pid_fd_, *call);
-        if (interruption == Interruption::kHarmful) {
-            doubt_ = call->number == kUnknownCall
-                         ? fmt::format("thread {} is busy in the kernel", tid)
-                         : fmt::format("thread {} is in system call {}, which a stop would disturb",
-                                       tid, call->number);
-            return false;
-        }
-        if (interruption == Interruption::kRelativeTime) {
-            wait = waits_.look(tid);
-            if (!wait) {
-                doubt_ = fmt::format(
-                    "thread {} waits in epoll_wait with a time-out, and the kernel does not tell "
-                    "since when",
-                    tid);
-                return false;
-            }
-        }
-    }
+    if (!may_stop(tid, wait)) return false;
     const Hold hold = ask_to_stop(pid_, tid);
     if (hold == Hold::kRefused) return why_not();
     if (hold == Hold::kAsked) asked_[tid] = wait;
     return true;
 }
 
+void HeldProcess::look_at_all(bool may_have_ended) {
+    for (auto one = asked_.begin(); one != asked_.end();) {
+        const auto& [tid, wait] = *one;
+        const Hold hold = look_at_asked(pid_, tid, may_have_ended);
+        is_stopped_by_signal_ |= hold == Hold::kStoppedBySignal;
+        if (hold == Hold::kHeld) take_registers(tid, wait);
+        one = hold == Hold::kAsked ? std::next(one) : asked_.erase(one);
+    }
+}
+
 Result<bool> HeldProcess::wait_for_asked(Clock::time_point deadline) {
     for (std::chrono::nanoseconds pause = kFirstPause; !asked_.empty();) {
         std::this_thread::sleep_for(pause);
         pause = std::min<std::chrono::nanoseconds>(pause + pause / 2, kLongestPause);
-        for (auto one = asked_.begin(); one != asked_.end();) {
-            const auto& [tid, wait] = *one;
-            const Hold hold = look_at_asked(pid_, tid, pause == kLongestPause);
-            if (hold == Hold::kStoppedBySignal) return why_not();
-            if (hold == Hold::kHeld) take_registers(tid, wait);
-            one = hold == Hold::kAsked ? std::next(one) : asked_.erase(one);
-        }
+        look_at_all(pause == kLongestPause);
+        if (is_stopped_by_signal_) return why_not();
         if (!asked_.empty() && pause == kLongestPause && Clock::now() > deadline) {
             const pid_t tid = asked_.begin()->first;
             doubt_ = fmt::format("thread {} does not stop: {}", tid,
@@ -152,11 +211,10 @@ Result<bool> HeldProcess::wait_for_asked(Clock::time_point deadline) {
     return true;
 }
 
-// False: the thread has been killed.
-bool HeldProcess::take_registers(pid_t tid, const std::optional<WaitWatch::Wait>& wait) {
+void HeldProcess::take_registers(pid_t tid, const std::optional<WaitWatch::Wait>& wait) {
     HeldThread thread;
     thread.tid = tid;
-    if (ptrace(PTRACE_GETREGS, tid, nullptr, &thread.regs) != 0) return false;
+    if (ptrace(PTRACE_GETREGS, tid, nullptr, &thread.regs) != 0) return; // it has been killed
     uint64_t waited_ms = 0;
     if (wait) {
         const auto after = read_last_run(pid_, tid);
@@ -167,31 +225,44 @@ bool HeldProcess::take_registers(pid_t tid, const std::optional<WaitWatch::Wait>
     if (const auto resumed = resumption_of(memory_, stopped_of(thread.regs), waited_ms))
         thread.released = resumed->released;
     threads_.push_back(thread);
-    return true;
 }
 
 // All are asked before the first is waited for: where CPUs are few each stands as soon as it has
 // its turn, without those before it in the list taking theirs meanwhile.
-Result<HeldProcess::Held> HeldProcess::hold(Clock::time_point deadline) {
+Result<HeldProcess::Held> HeldProcess::hold(Clock::time_point deadline,
+                                            std::chrono::nanoseconds patience) {
+    for (const pid_t tid : threads_of_program(pid_)) {
+        std::optional<WaitWatch::Wait> wait;
+        if (!may_stop(tid, wait) && !lacks_a_cpu(pid_, tid) && calls_.note(pid_, tid))
+            return Held::kInTheWay;
+    }
+    const Clock::time_point begun = Clock::now();
     std::set<pid_t> known; // asked, and held or ended since
     for (;;) {
         const std::vector<pid_t> listed = process::read_threads(pid_);
         if (listed.empty()) return Held::kGone;
         bool is_new = false;
         bool is_missing = false;
+        bool is_in_the_way = false; // and not for lack of a CPU
         for (const pid_t tid : listed) {
             if (known.contains(tid)) continue;
             is_new = true;
+            if (is_kernel_worker(pid_, tid)) {
+                known.insert(tid);
+                continue;
+            }
             auto asked = ask(tid);
             if (!asked) return std::move(asked).error();
             if (*asked) known.insert(tid);
             is_missing |= !*asked;
+            is_in_the_way |= !*asked && !lacks_a_cpu(pid_, tid);
         }
         auto all = wait_for_asked(deadline);
         if (!all) return std::move(all).error();
-        if (!*all) return Held::kStuck;
+        if (!*all) return Held::kNotYet;
         if (!is_new) return threads_.empty() ? Held::kGone : Held::kAll;
         if (is_missing) {
+            if (is_in_the_way && Clock::now() > begun + patience) return Held::kInTheWay;
             if (Clock::now() > deadline) return Held::kNotYet;
             std::this_thread::sleep_for(std::chrono::microseconds(200));
         }
@@ -337,22 +408,24 @@ void make_change(int memory_file, CodeChange& change) {
 class Attempt {
   public:
     Attempt(pid_t pid, int pid_fd, const Witness& witness, std::span<CodeChange> changes,
-            Quiet* quiet, WaitWatch& waits)
+            Quiet* quiet, WaitWatch& waits, CallsInTheWay& calls)
         : pid_(pid),
           pid_fd_(pid_fd),
           witness_(witness),
           changes_(changes),
           quiet_(quiet),
-          waits_(waits) {}
+          waits_(waits),
+          calls_(calls) {}
 
-    // True: done; false: to be tried again.
-    Result<bool> run(Clock::time_point deadline) {
-        HeldProcess held(pid_, pid_fd_, waits_);
-        auto all = held.hold(deadline);
+    // True: done; false: to be tried again. Waits this long for all threads.
+    Result<bool> run(std::chrono::nanoseconds budget) {
+        HeldProcess held(pid_, pid_fd_, waits_, calls_);
+        auto all = held.hold(Clock::now() + budget, budget / kShareForCalls);
         if (!all) return std::move(all).error();
         if (*all == HeldProcess::Held::kGone) return gone();
         if (*all != HeldProcess::Held::kAll) {
             doubt_ = held.doubt();
+            is_call_in_the_way_ = *all == HeldProcess::Held::kInTheWay;
             return false;
         }
         // Opened now: what it was before may have been another program's.
@@ -383,6 +456,7 @@ class Attempt {
         return true;
     }
     const std::string& doubt() const { return doubt_; }
+    bool is_call_in_the_way() const { return is_call_in_the_way_; }
 
   private:
     Error gone() const { return errno_error(fmt::format("process {}", pid_), ESRCH); }
@@ -393,7 +467,9 @@ class Attempt {
     std::span<CodeChange> changes_;
     Quiet* quiet_;
     WaitWatch& waits_;
+    CallsInTheWay& calls_;
     std::string doubt_;
+    bool is_call_in_the_way_ = false;
 };
 
 } // namespace
@@ -403,17 +479,21 @@ Result<void> change_code(pid_t pid, const Witness& witness, std::span<CodeChange
     const Fd pid_fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
     if (!pid_fd.valid()) return errno_error(fmt::format("process {}", pid), errno);
     WaitWatch waits(pid);
+    CallsInTheWay calls;
     for (milliseconds budget = kFirstAttempt;; budget = std::min(2 * budget, kLongestAttempt)) {
-        Attempt attempt(pid, pid_fd.get(), witness, changes, quiet, waits);
+        Attempt attempt(pid, pid_fd.get(), witness, changes, quiet, waits, calls);
         Result<bool> done = false;
-        on_tracer_thread([&] { done = attempt.run(Clock::now() + budget); });
+        const Clock::time_point begun = Clock::now();
+        on_tracer_thread([&] { done = attempt.run(budget); });
         if (!done) return std::move(done).error();
         if (*done) return {};
         if (Clock::now() > deadline)
             return make_error(ErrorKind::kTimeout,
                               fmt::format("process {}: its threads could not all be stopped: {}",
                                           pid, attempt.doubt()));
-        sleep_about(kBetweenAttempts);
+        std::chrono::nanoseconds pause = kBetweenAttempts;
+        if (attempt.is_call_in_the_way()) pause += kRunsLonger * (Clock::now() - begun);
+        sleep_about(pause);
     }
 }
 

@@ -50,6 +50,11 @@ std::optional<Stopped> read_stopped(pid_t pid, pid_t tid, const Seen& seen);
 
 uint64_t stack_pointer_of(const user_regs_struct& regs);
 uint64_t program_counter_of(const user_regs_struct& regs);
+// Whether a thread that stands there is within a restartable sequence (rseq(2)): the kernel aborts
+// one after a stop, by where the thread then goes on, which a borrowed one does elsewhere. False
+// where the kernel does not tell (before Linux 5.13).
+bool is_in_restartable_sequence(const process::RemoteMemory& memory, pid_t tid, uint64_t counter);
+
 bool set_registers(pid_t tid, const user_regs_struct& regs);
 
 // How far before the place of its thread pointer glibc keeps what it knows of a thread (struct

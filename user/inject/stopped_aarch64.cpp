@@ -221,7 +221,7 @@ std::optional<Resumption> resumption_of(const process::RemoteMemory& memory, con
     result.number = static_cast<int64_t>(result.regs.regs[kNumber]);
     if (failed) {
         const auto timeout = static_cast<int32_t>(call.arguments[kTimeout]);
-        if (timeout > 0 && call.number != SYS_epoll_pwait2) {
+        if (timeout > 0 && has_relative_time(call.number)) {
             const auto left = static_cast<uint64_t>(timeout);
             result.regs.regs[kTimeout] = left - std::min(left, waited_ms);
             result.time_left = Resumption::TimeLeft{};

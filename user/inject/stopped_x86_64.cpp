@@ -119,7 +119,7 @@ std::optional<Resumption> resumption_of(const process::RemoteMemory& memory, con
             break;
     }
     result.number = static_cast<int64_t>(result.regs.rax);
-    if (failed && regs.orig_rax != SYS_epoll_pwait2) {
+    if (failed && has_relative_time(static_cast<long>(regs.orig_rax))) {
         auto timeout = static_cast<int32_t>(regs.r10);
         if (timeout > 0) {
             const auto left = static_cast<uint64_t>(timeout);

@@ -23,6 +23,8 @@ namespace {
 // more than their turns. The kernel keeps no order: the quickest has a lock that is free.
 constexpr int64_t kBytes = 16;
 constexpr int64_t kKeyMask = INT64_MAX / kBytes;
+// In a row, a millisecond apart: who is next takes it at the first.
+constexpr int kLooksAtFree = 200;
 
 // What a process has to itself on this host: the inode of its pidfds from 6.9 on, else when it was
 // started and its PID. Two of one key would only take turns.
@@ -39,14 +41,24 @@ std::optional<int64_t> key_of(pid_t pid, const Fd& pid_fd) {
     return static_cast<int64_t>(*start << kPidBits | static_cast<uint64_t>(pid)) & kKeyMask;
 }
 
-// 0, or an errno.
-int set_lock(const Fd& file, int64_t byte, short type) {
+struct flock lock_of(int64_t byte, short type) {
     struct flock lock {};
     lock.l_type = type;
     lock.l_whence = SEEK_SET;
     lock.l_start = byte;
     lock.l_len = 1;
+    return lock;
+}
+
+// 0, or an errno.
+int set_lock(const Fd& file, int64_t byte, short type) {
+    struct flock lock = lock_of(byte, type);
     return fcntl(file.get(), F_OFD_SETLK, &lock) == 0 ? 0 : errno;
+}
+
+bool is_free(const Fd& file, int64_t byte) {
+    struct flock lock = lock_of(byte, F_WRLCK);
+    return fcntl(file.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
 }
 
 Result<Fd> open_lock_file() {
@@ -68,17 +80,26 @@ Result<Fd> lock_target(pid_t pid, const Fd& pid_fd,
     if (!file) return std::move(file.error()).with_context("lock a process");
     const std::optional<int64_t> key = key_of(pid, pid_fd);
     if (!key) return errno_error(fmt::format("process {}", pid), ESRCH);
-    for (int64_t place = kBytes - 1; place >= 0; --place) {
-        const int64_t byte = *key * kBytes + place;
-        while (const int error = set_lock(*file, byte, F_WRLCK)) {
-            if (error != EAGAIN && error != EACCES && error != EINTR)
-                return errno_error(fmt::format("lock process {}", pid), error);
-            if (std::chrono::steady_clock::now() > deadline)
-                return make_error(ErrorKind::kTimeout,
-                                  fmt::format("process {}: another attach is under way", pid));
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const int64_t first = *key * kBytes;
+    int looks_at_free = 0;
+    for (int64_t place = kBytes; place > 0;) { // kBytes: not in the queue yet
+        // Who is ahead and stands still, as in a frozen cgroup, does not take what is free.
+        const bool is_passed_over = place > 1 && looks_at_free >= kLooksAtFree;
+        const int64_t next = is_passed_over ? 0 : place - 1;
+        const int error = set_lock(*file, first + next, F_WRLCK);
+        if (error == 0) {
+            if (place < kBytes) set_lock(*file, first + place, F_UNLCK);
+            place = next;
+            looks_at_free = 0;
+            continue;
         }
-        if (place + 1 < kBytes) set_lock(*file, byte + 1, F_UNLCK);
+        if (error != EAGAIN && error != EACCES && error != EINTR)
+            return errno_error(fmt::format("lock process {}", pid), error);
+        if (std::chrono::steady_clock::now() > deadline)
+            return make_error(ErrorKind::kTimeout,
+                              fmt::format("process {}: another attach is under way", pid));
+        looks_at_free = is_free(*file, first) ? looks_at_free + 1 : 0;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     return std::move(*file);
 }
