@@ -120,6 +120,7 @@ void settle(session::Session& session) {
 void begin_schedule(session::Session& session) {
     for (uint32_t target = 0; target < session.snapshot().targets.size(); ++target)
         if (!session.set_column(target, 0)) fail("no column");
+    session.schedule()->clear();
     session.schedule()->begin(monotonic_ns() + 1'000'000, 1h);
     session.schedule()->add(std::vector<session::nanoseconds>{0ns});
 }

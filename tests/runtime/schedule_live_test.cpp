@@ -123,6 +123,7 @@ class ScheduleLive : public LiveSession {
         bool in_time = false;
         for (auto lead = 20ms; !in_time; lead *= 2) {
             has_dose.clear();
+            schedule.clear();
             schedule.begin(monotonic_ns() + nanoseconds(lead).count(), kSlice);
             in_time = true;
             for (uint64_t slice = 0; slice < kSlices; ++slice) {
@@ -261,7 +262,7 @@ TEST_F(ScheduleLive, CountsUnitsOfProgressBySlice) {
     puppet.hear();
     while (log.count() == 0) std::this_thread::sleep_for(1ms);
     Schedule& schedule = *session->schedule();
-    ASSERT_TRUE(points->front()->begin_slices());
+    ASSERT_TRUE(points->front()->clear_slices());
     write(schedule);
     sleep_through(schedule, log);
     const std::vector<LoggedCall> calls = log.calls();
@@ -292,6 +293,7 @@ TEST_F(ScheduleLive, OneScheduleFollowsAnother) {
     Schedule& schedule = *session->schedule();
     for (int round = 0; round < 20; ++round) {
         const nanoseconds length = round % 2 == 0 ? 1ms : 3ms;
+        schedule.clear();
         schedule.begin(monotonic_ns() + 5'000'000, length);
         const std::vector<nanoseconds> doses = {round % 2 == 0 ? 20us : 0ns, 0ns};
         for (int slice = 0; slice < 20; ++slice) schedule.add(doses);

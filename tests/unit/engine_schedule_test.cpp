@@ -21,6 +21,7 @@ class ScheduleTest : public testing::Test {
   protected:
     Schedule make() {
         return {shared, doses.data(), kColumns, 2, [this](size_t ring) {
+                    ++looks;
                     return ring == 0 || second_is_there ? counts[ring].data() : nullptr;
                 }};
     }
@@ -45,6 +46,7 @@ class ScheduleTest : public testing::Test {
         std::vector<sb_slice_counts>(SB_RING_SLICES * kColumns),
         std::vector<sb_slice_counts>(SB_RING_SLICES* kColumns)};
     bool second_is_there = false;
+    size_t looks = 0; // at a ring
 };
 
 TEST_F(ScheduleTest, TheTimeDecidesWhichDelayItIs) {
@@ -111,6 +113,8 @@ TEST_F(ScheduleTest, AnotherOneHasNothingOfTheOneBefore) {
     schedule.begin(kStart, 1000ns);
     schedule.add(std::vector<nanoseconds>{10ns});
     hit(0, 0, kStart);
+    schedule.clear();
+    EXPECT_EQ(hit(0, 0, kStart), 0u); // it has ended
     schedule.begin(2 * kStart, 500ns);
     EXPECT_EQ(hit(0, 0, 2 * kStart), 0u);
     schedule.add(std::vector<nanoseconds>{40ns});
@@ -120,6 +124,33 @@ TEST_F(ScheduleTest, AnotherOneHasNothingOfTheOneBefore) {
     EXPECT_EQ(sums[0].hits, 1u);
     EXPECT_EQ(sums[0].since, 499ns);
     EXPECT_EQ(sums[0].measured, 1ns);
+}
+
+// There are as many as the host has CPUs, and the start is a few ms ahead.
+TEST_F(ScheduleTest, BeginningLooksAtNoRing) {
+    Schedule schedule = make();
+    schedule.clear();
+    EXPECT_GT(looks, 0u);
+    looks = 0;
+    schedule.begin(kStart, 1000ns);
+    for (uint64_t slice = 0; slice < SB_RING_SLICES; ++slice)
+        schedule.add(std::vector<nanoseconds>{10ns});
+    EXPECT_EQ(looks, 0u);
+}
+
+// Ten million hits of some CPUs in a slice of 50 ms, in its middle.
+TEST_F(ScheduleTest, ASumOfTimesMayBeLarge) {
+    constexpr uint64_t kSince = 10'000'000ull * 25'000'000;
+    Schedule schedule = make();
+    schedule.begin(kStart, 50ms);
+    counts[0][0].since_ns = kSince;
+    std::vector<SliceCounts> sums(kColumns);
+    schedule.take(0, sums);
+    EXPECT_EQ(sums[0].since, nanoseconds(kSince));
+    std::vector<sb_slice_units> of_cpus(SB_RING_SLICES);
+    SliceUnits units(of_cpus.data(), 1, 1);
+    of_cpus[0].since_ns = kSince;
+    EXPECT_EQ(units.take(0, 0).since, nanoseconds(kSince));
 }
 
 // Rings may be a target's, which writes what it likes.
@@ -135,6 +166,11 @@ TEST_F(ScheduleTest, CountsThatShrinkOrLeapAreNoDisaster) {
     schedule.take(0, sums);
     EXPECT_GE(sums[0].measured, 0ns);
     EXPECT_GE(sums[0].since, 0ns);
+    for (int many = 0; many < 20'000; ++many) { // as of so many rings
+        counts[0][0].since_ns = many % 2 == 0 ? 0 : ~0ull;
+        schedule.take(0, sums);
+        ASSERT_GE(sums[0].since, 0ns);
+    }
     counts[0][0] = {};
     sums.assign(kColumns, {});
     schedule.take(0, sums);
@@ -168,6 +204,7 @@ TEST_F(ScheduleTest, ReadersSeeOneOrTheOther) {
     });
     for (uint64_t round = 1; round <= 20'000; ++round) {
         const uint64_t length = round % 2 == 0 ? 10 : 1000;
+        schedule.clear();
         schedule.begin(kStart + round * 5000, nanoseconds(length));
         schedule.add(std::vector<nanoseconds>{10ns});
         now = kStart + round * 5000 + length / 2;
@@ -196,6 +233,9 @@ TEST(SliceUnits, AreSumsOverCpus) {
     EXPECT_EQ(later.units, 2u);
     EXPECT_EQ(later.since, 11ns);
     EXPECT_EQ(units.take(5, 0).units, 100u);
+    at(1, 6, 0) = {9, 90};
+    units.clear();
+    EXPECT_EQ(units.take(6, 0).units, 0u);
 }
 
 } // namespace

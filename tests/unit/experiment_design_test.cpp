@@ -95,10 +95,10 @@ TEST(Design, SlicesHoldTenUnits) {
 
 TEST(Design, SlicesAreEnoughInTheTimeThereIs) {
     EXPECT_EQ(slice_length(3e6, 60s), 30ms);
-    EXPECT_EQ(slice_length(3e6, 20s), 20ms);
+    EXPECT_EQ(slice_length(3e6, 20s), 13ms);
     EXPECT_EQ(slice_length(3e6, 1s), 4ms);
     EXPECT_EQ(slice_length(12e3, 10h), 4ms);
-    EXPECT_TRUE(fits_short_slices(10e6, 20s));
-    EXPECT_FALSE(fits_short_slices(10e6, 19s));
+    EXPECT_TRUE(fits_short_slices(10e6, 30s));
+    EXPECT_FALSE(fits_short_slices(10e6, 29s));
     EXPECT_TRUE(fits_short_slices(1e6, 2s));
 }

@@ -134,6 +134,44 @@ TEST(Slices, OfAnEffectThatComesLaterThanItIsFollowedCallNothingHidden) {
     }
 }
 
+// Of units that take longer than a slice, whose parts are told some slices later: these are not
+// slices by which effects are late.
+TEST(Slices, AreNotCalledLateForTheLeadOfParts) {
+    constexpr size_t kSlices = 8000;
+    constexpr double kUnit = 8e6, kDose = 2e6;
+    for (const size_t late : {0, 8, 9, 11}) {
+        Document document = measured({1}, kSlices);
+        Sliced& sliced = *document.sliced;
+        SlicedTarget& target = sliced.targets[0];
+        target.dose = document.targets[0].doses[0] = nanoseconds(static_cast<int64_t>(kDose));
+        target.delays.assign(kSlices, 0);
+        target.injected_ns.assign(kSlices, 0);
+        sliced.units[0].assign(kSlices, 0);
+        sliced.since_ns = sliced.units;
+        const auto length = static_cast<double>(kSlice.count());
+        std::mt19937_64 random(late);
+        std::normal_distribution<double> normal;
+        for (double time = 0;;) {
+            const auto begun = static_cast<size_t>(time / length);
+            const auto dose_at = [&](size_t slice) {
+                const Step& step = target.steps[slice];
+                return step.on ? kDose * share_of(step.level) : 0;
+            };
+            time += kUnit * (1 + 0.01 * normal(random));
+            if (begun >= late) time += dose_at(begun - late);
+            const auto slice = static_cast<size_t>(time / length);
+            if (slice >= kSlices) break;
+            ++sliced.units[0][slice];
+            sliced.since_ns[0][slice] +=
+                static_cast<uint64_t>(time - static_cast<double>(slice) * length);
+            target.delays[begun] += dose_at(begun) > 0;
+            target.injected_ns[begun] += static_cast<uint64_t>(dose_at(begun));
+        }
+        EXPECT_EQ(look_at_slices(document, 0.01).is_late, late > 9) << late;
+        EXPECT_EQ(is_late_after(document, kSlices / 2), late > 9) << late;
+    }
+}
+
 // One look may take noise for one: it needs two, of different slices.
 TEST(Slices, AreNotCalledLateByChance) {
     size_t suspected = 0, confirmed = 0;

@@ -137,7 +137,10 @@ class FakeProbes : public ProbeEngine, public FakeSettings {
     std::vector<std::string> steps; // what was told of sets, and each attach, in order
 
     Capabilities capabilities() const override { return able; }
-    Schedule* schedule() override { return made.get(); }
+    Schedule* schedule() override {
+        std::this_thread::sleep_for(schedule_takes);
+        return made.get();
+    }
     Result<Floors> calibrate() override {
         if (auto error = faults_.of("calibrate")) return *error;
         return Floors{};
@@ -195,7 +198,8 @@ class FakeProbes : public ProbeEngine, public FakeSettings {
 
     Capabilities able{.name = "fake", .title = "the fake", .narrow = true};
     std::vector<Counts> counts;
-    nanoseconds release_takes{0}; // as the kernel's grace period does
+    nanoseconds release_takes{0};  // as the kernel's grace period does
+    nanoseconds schedule_takes{0}; // as where others have the CPU
 
   private:
     struct State {

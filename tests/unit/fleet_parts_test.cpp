@@ -133,6 +133,40 @@ TEST(FleetCombiner, TheSlowestIsTheOneThatHasDoneTheLeast) {
     EXPECT_EQ(slowest.sliced().units[0].back(), 1u);
 }
 
+// By when its units were done, as a share of the slice; 10 ms each.
+std::optional<SliceReading> reading_at(const std::vector<double>& shares) {
+    double since_ns = 0;
+    for (const double share : shares) since_ns += share * 10e6;
+    return reading(shares.size(), 0, 0, static_cast<uint64_t>(since_ns));
+}
+
+TEST(FleetCombiner, TheSlowestTellsWhenItsUnitsWereDone) {
+    Combiner slowest(plan_of(Kind::kMin), 2);
+    const auto add = [&](const std::vector<double>& a, const std::vector<double>& b) {
+        EXPECT_TRUE(slowest.add({{{1, false}}, {reading_at(a), reading_at(b)}}));
+        const experiment::Sliced& sliced = slowest.sliced();
+        return static_cast<double>(sliced.since_ns[0].back()) / 10e6 /
+               static_cast<double>(std::max<uint64_t>(sliced.units[0].back(), 1));
+    };
+    EXPECT_NEAR(add({0.1, 0.3}, {0.2, 0.6}), 0.4, 1e-3); // both have done 2: the later ones
+    EXPECT_NEAR(add({0.5}, {}), 0, 1e-3);                // 3 and 2
+    // 4 and 4: the one behind has done both, and the other one only its last.
+    EXPECT_NEAR(add({0.9}, {0.01, 0.9}), 0.455, 1e-3);
+    EXPECT_NEAR(add({0.2}, {}), 0, 1e-3); // 5 and 4
+    // 6 and 7: the one behind has overtaken the other one, and two of its three count.
+    EXPECT_NEAR(add({0.95}, {0.1, 0.2, 0.6}), 0.3, 1e-3);
+    EXPECT_EQ(slowest.sliced().units[0], (std::vector<uint64_t>{2, 0, 2, 0, 2}));
+}
+
+// What a host tells is only bounded.
+TEST(FleetCombiner, NoUnitIsDoneAfterItsSlice) {
+    Combiner slowest(plan_of(Kind::kMin), 1);
+    EXPECT_TRUE(slowest.add({{{1, false}}, {reading(3, 0, 0, 1ull << 50)}}));
+    EXPECT_EQ(slowest.sliced().since_ns[0].back(), 30'000'000u);
+    EXPECT_TRUE(slowest.add({{{1, false}}, {reading(1ull << 60, 0, 0, ~0ull)}}));
+    EXPECT_EQ(slowest.sliced().since_ns[0].back(), 1ull << 62);
+}
+
 TEST(FleetCombiner, ProgressOfOneHostNeedsThatHost) {
     Combiner one(plan_of(Kind::kAt), 2);
     EXPECT_FALSE(one.add({{{1, false}}, {std::nullopt, reading(1)}}));

@@ -69,6 +69,12 @@ TEST(FleetProtocol, ReportsArriveAsTheyWereSent) {
     EXPECT_EQ(taken.slices[1].points[0].units, 4u);
     EXPECT_EQ(taken.slices[1].points[0].since_ns, 5000u);
     EXPECT_EQ(taken.slices[1].targets[0].injected_ns, 1000u);
+    slice.points = {{~0ull, 1ull << 45}}; // many units' times, together
+    const auto large = again<Taken>(Taken{1, 2, 3, {slice}});
+    EXPECT_EQ(large.slices[0].points[0].units, 1ull << 40);
+    EXPECT_EQ(large.slices[0].points[0].since_ns, 1ull << 45);
+    slice.points = {{1, ~0ull}};
+    EXPECT_EQ(again<Taken>(Taken{1, 2, 3, {slice}}).slices[0].points[0].since_ns, 1ull << 50);
     EXPECT_EQ(again<Late>(Late{1, 5, 6}).count, 6u);
     EXPECT_EQ(again<Tripped>(Tripped{1, "too slow"}).why, "too slow");
     const auto failed =

@@ -120,6 +120,7 @@ TEST(Table, TakesWhatAllCpusCountedInASlice) {
         return slices[ring * SB_RING_SLICES * kColumns + sb_cell(slice, kColumn, kColumns)];
     };
     Schedule& schedule = *table->schedule();
+    schedule.clear();
     schedule.begin(1, milliseconds(5));
     const std::vector<nanoseconds> doses{nanoseconds(1), nanoseconds(2), nanoseconds(3)};
     schedule.add(doses);

@@ -246,6 +246,7 @@ TEST_F(SessionOverFakes, AScheduleIsTheSameInAllEngines) {
     EXPECT_EQ(probes_->told.at(0).settings.column, 1u);
     EXPECT_EQ(hooks_->told.at(1).settings.column, 1u);
     Schedule& schedule = *session->schedule();
+    schedule.clear();
     schedule.begin(monotonic_ns() + nanoseconds(1h).count(), 1ms);
     EXPECT_TRUE(schedule.add(std::vector<nanoseconds>{3ns, 5ns}));
     EXPECT_EQ(schedule.room(), Schedule::kRing - 1);
@@ -266,6 +267,7 @@ TEST_F(SessionOverFakes, AScheduleIsTheSameInAllEngines) {
     EXPECT_EQ(counts.at(1).delays, 5u);
     EXPECT_EQ(counts.at(1).measured, 25ns);
     EXPECT_EQ(schedule.room(), Schedule::kRing);
+    schedule.clear();
     schedule.begin(monotonic_ns() - 10, 1ns);
     EXPECT_FALSE(schedule.add(std::vector<nanoseconds>{3ns, 5ns})); // it has begun already
     schedule.end();

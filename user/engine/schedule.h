@@ -34,7 +34,11 @@ class Schedule {
     Schedule(const Schedule&) = delete;
     Schedule& operator=(const Schedule&) = delete;
 
-    // A new schedule without a slice yet. `start_ns` is of the host's clock, in the future.
+    // Ends it. What was not taken of it is nobody's: takes as long as there are rings to look at.
+    void clear();
+    // A new schedule without a slice yet, after clear(). `start_ns` is of the host's clock, in the
+    // future. Touches no ring, and neither does add(): on a host of many CPUs that takes longer
+    // than a start may lie ahead.
     void begin(uint64_t start_ns, nanoseconds slice);
     // The next slice: the delay of each column. Slices that are SB_RING_SLICES older must have been
     // taken.
@@ -66,8 +70,8 @@ class SliceUnits {
   public:
     SliceUnits(const sb_slice_units* counts, size_t cpus, uint32_t points)
         : counts_(counts), points_(points), taken_(cpus * SB_RING_SLICES * points) {}
-    // A new schedule: what was not taken of the one before is nobody's.
-    void begin();
+    // What was not taken yet is nobody's: before a new schedule begins.
+    void clear();
     SliceProgress take(uint64_t slice, uint32_t point);
 
   private:

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "experiment/columns.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "util/clock.h"
@@ -12,12 +15,23 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr auto kSettle = milliseconds(20), kLongestSettle = milliseconds(200);
+constexpr int kMostVainStarts = 100;
 
 } // namespace
 
 nanoseconds settle_of(nanoseconds slice, nanoseconds longest_delay) {
     const nanoseconds ring = slice * session::Schedule::kRing;
     return longest_delay + std::clamp<nanoseconds>(ring / 4, kSettle, kLongestSettle);
+}
+
+Result<void> Starts::note(bool is_in_time) {
+    vain_ = is_in_time ? 0 : vain_ + 1;
+    if (vain_ < kMostVainStarts) return {};
+    return make_error(ErrorKind::kTimeout,
+                      fmt::format("this program gets no CPU in time to write the slices ahead: {} "
+                                  "times in a row the first one had begun by then",
+                                  vain_))
+        .with_hint("leave it some CPU, or take long slices (--slice 200ms)");
 }
 
 Columns::Columns(session::Session& session,
@@ -27,7 +41,7 @@ Columns::Columns(session::Session& session,
       points_(points),
       targets_(std::move(targets)),
       progress_(std::move(progress)) {
-    undelayed_.resize(targets_.size());
+    injected_.resize(targets_.size());
 }
 
 Columns::~Columns() {
@@ -52,7 +66,7 @@ Result<void> Columns::set() {
                           "which slices can't tell apart")
             .with_hint("leave its line out, or take a --slice of more than 50ms");
     if (!set_targets()) return refused();
-    if (!begin_points())
+    if (!clear_points())
         return make_error(ErrorKind::kUnsupported, "a progress point does not tell of slices");
     return {};
 }
@@ -91,15 +105,20 @@ bool Columns::set_targets() {
 }
 
 // False where one can't.
-bool Columns::begin_points() {
+bool Columns::clear_points() {
     for (size_t point = 0; point < points_.size(); ++point)
-        if (!progress_.contains(point) && !points_[point]->begin_slices()) return false;
+        if (!progress_.contains(point) && !points_[point]->clear_slices()) return false;
     return true;
 }
 
-bool Columns::begin(uint64_t start_ns, nanoseconds slice) {
+void Columns::clear() {
+    session_.schedule()->clear();
+    clear_points(); // which set() has seen that it can
+}
+
+void Columns::begin(uint64_t start_ns, nanoseconds slice) {
     session_.schedule()->begin(start_ns, slice);
-    return begin_points();
+    most_ = slice * std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN));
 }
 
 SliceReading Columns::take() {
@@ -118,13 +137,12 @@ SliceReading Columns::take() {
     }
     for (size_t target = 0; target < targets_.size(); ++target) {
         const engine::SliceCounts& seen = counts[target];
-        Undelayed& undelayed = undelayed_[target];
-        undelayed.ns += ns(seen.undelayed);
-        undelayed.hits += static_cast<double>(seen.hits - std::min(seen.hits, seen.delays));
-        const double injected =
-            ns(seen.measured) - undelayed.each() * static_cast<double>(seen.delays);
-        reading.targets.push_back(
-            {seen.hits, seen.delays, static_cast<uint64_t>(std::max(injected, 0.0))});
+        reading.targets.push_back({seen.hits, seen.delays,
+                                   injected_[target].add({.hits = seen.hits,
+                                                          .delays = seen.delays,
+                                                          .measured = ns(seen.measured),
+                                                          .undelayed = ns(seen.undelayed)},
+                                                         ns(most_))});
     }
     return reading;
 }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "experiment/injected_time.h"
 #include "experiment/progress.h"
 #include "experiment/slice_reading.h"
 #include "session/session.h"
@@ -33,28 +34,37 @@ class Columns {
     // kUnsupported where the session or a point can't do it, kUsage where a point is a part of a
     // target.
     Result<void> set();
-    // A schedule that begins anew. False where a point can't be told by slice.
-    bool begin(uint64_t start_ns, nanoseconds slice);
+    // Ends the schedule; what was not taken is nobody's. It goes over all that is counted in, so
+    // the start of the next one is chosen afterwards.
+    void clear();
+    // A schedule that begins anew, after clear().
+    void begin(uint64_t start_ns, nanoseconds slice);
     // What the slice that is next has counted, which is over.
     SliceReading take();
 
   private:
     bool is_shared() const;
     bool set_targets();
-    bool begin_points();
+    bool clear_points();
 
     session::Session& session_;
     const std::vector<std::unique_ptr<ProgressPoint>>& points_;
     std::vector<Members> targets_;
     TargetProgress progress_;
     std::map<size_t, size_t> progress_columns_; // of points that are targets
-    // What the hits of each target took that had no delay: what one with a delay took beyond that
-    // is what its call was slowed by.
-    struct Undelayed {
-        double ns = 0, hits = 0;
-        double each() const { return hits > 0 ? ns / hits : 0; }
-    };
-    std::vector<Undelayed> undelayed_;
+    std::vector<InjectedTime> injected_;        // of each target
+    nanoseconds most_{0};                       // that all CPUs together have of a slice
+};
+
+// Whether schedules come to begin at all.
+class Starts {
+  public:
+    // Of one that was to begin: whether its first slice was written in time. kTimeout where none
+    // was for so many in a row that this program gets no CPU in time.
+    Result<void> note(bool is_in_time);
+
+  private:
+    int vain_ = 0; // in a row
 };
 
 // How long after its end a slice is taken, where delays are this long: a hit whose thread has lost

@@ -32,7 +32,7 @@ class Device : public ProgressPoint {
         return reading;
     }
 
-    bool begin_slices() override { return programs_->begin_slices(); }
+    bool clear_slices() override { return programs_->clear_slices(); }
     std::optional<engine::SliceProgress> take_slice(uint64_t slice) override {
         return programs_->take_slice(slice, index_);
     }

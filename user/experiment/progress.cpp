@@ -33,7 +33,7 @@ class Calls : public ProgressPoint {
         return Reading{programs_->sum(programs_->skeleton().maps.units, index_), monotonic_ns()};
     }
 
-    bool begin_slices() override { return programs_->begin_slices(); }
+    bool clear_slices() override { return programs_->clear_slices(); }
     std::optional<engine::SliceProgress> take_slice(uint64_t slice) override {
         return programs_->take_slice(slice, index_);
     }

@@ -36,11 +36,12 @@ class ProgressPoint {
     virtual ~ProgressPoint() = default;
     // `totals` are those of now: some points are targets.
     virtual Result<Reading> read(const Totals& totals) = 0;
-    // The session's schedule begins anew: slices are those of this one. False for a point that
-    // can't be told by slice, where read() is all there is.
-    virtual bool begin_slices() { return false; }
+    // Before the session's schedule begins anew: slices are those of that one, and what was not
+    // taken is nobody's. False for a point that can't be told by slice, where read() is all there
+    // is.
+    virtual bool clear_slices() { return false; }
     // Units in the next slice, which is over; each is asked for once, in their order. nullopt where
-    // begin_slices() is false.
+    // clear_slices() is false.
     virtual std::optional<engine::SliceProgress> take_slice(uint64_t /*slice*/) {
         return std::nullopt;
     }

@@ -112,9 +112,9 @@ uint64_t Programs::sum(bpf_map* map, uint32_t key) const {
     return total;
 }
 
-// Points share the counts: what is begun for one is begun for all, before any of it is taken.
-bool Programs::begin_slices() {
-    if (by_slice_) by_slice_->begin();
+// Points share the counts: what is cleared for one is cleared for all, before any of it is taken.
+bool Programs::clear_slices() {
+    if (by_slice_) by_slice_->clear();
     return by_slice_.has_value();
 }
 

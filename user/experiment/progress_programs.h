@@ -32,7 +32,7 @@ class SliceCounter {
     // Of loaded programs.
     static Result<SliceCounter> open(const bpf_map* counts, uint32_t points);
 
-    void begin() { units_.begin(); }
+    void clear() { units_.clear(); }
     engine::SliceProgress take(uint64_t slice, uint32_t point) { return units_.take(slice, point); }
 
   private:
@@ -60,8 +60,9 @@ class Programs {
 
     // A per-CPU counter, or all of them from there on, summed up.
     uint64_t sum(bpf_map* map, uint32_t key) const;
+    // As ProgressPoint's, of all points at once.
+    bool clear_slices();
     // Units of a point in a slice of the session's schedule; nullopt when it has none.
-    bool begin_slices();
     std::optional<engine::SliceProgress> take_slice(uint64_t slice, uint32_t point);
     // Calls that could not be timed. When the table of calls is full, as by calls that an exception
     // ended, the older half of it is dropped here.

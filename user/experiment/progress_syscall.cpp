@@ -67,8 +67,8 @@ class SystemCall : public ProgressPoint {
         return reading;
     }
 
-    bool begin_slices() override {
-        if (by_slice_) by_slice_->begin();
+    bool clear_slices() override {
+        if (by_slice_) by_slice_->clear();
         return by_slice_.has_value();
     }
     std::optional<engine::SliceProgress> take_slice(uint64_t slice) override {

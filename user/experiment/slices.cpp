@@ -196,7 +196,7 @@ SlicedLook look_at_slices(const Document& document, double precision) {
     };
     const bool are_precise = result.blocks > 0 && fitted.response.is_known &&
                              std::all_of(result.targets.begin(), result.targets.end(), is_precise);
-    return {are_precise, bends(fitted.regression, limits_of(document)), fitted.response.is_late()};
+    return {are_precise, bends(fitted.regression, limits_of(document)), result.response.is_late()};
 }
 
 bool is_late_after(const Document& document, size_t from) {
@@ -211,7 +211,7 @@ bool is_late_after(const Document& document, size_t from) {
         cut(target.injected);
         cut(target.delays);
     }
-    return find_response(run).is_late();
+    return from_own_slice(find_response(run), run.lead).is_late();
 }
 
 std::string nothing_known(const Document& document, size_t progress) {

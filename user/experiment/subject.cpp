@@ -307,6 +307,7 @@ std::vector<Injected> Subject::injected_by(const Totals& totals) const {
         for (const uint32_t index : groups_[target]) {
             const engine::Counts& counts = totals.targets[index];
             result[target].calls += counts.hits;
+            result[target].took += counts.measured;
             // Against a probe without delay, which costs its floor too.
             result[target].time +=
                 counts.measured - session_->floor(index) * static_cast<int64_t>(counts.delays);

@@ -27,7 +27,8 @@ struct Stop {
 
 // What was counted of one target so far.
 struct Injected {
-    nanoseconds time{0};
+    nanoseconds time{0}; // by delays of its own: more than a probe without delay takes
+    nanoseconds took{0}; // of CPUs, by delays of any kind: nothing taken off
     uint64_t calls = 0;
 };
 

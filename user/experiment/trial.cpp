@@ -47,15 +47,17 @@ Trial::Trial(session::Session& session, const std::vector<std::unique_ptr<Progre
 Result<void> Trial::begin() {
     if (auto set = columns_.set(); !set) return set;
     is_on_ = true;
-    begin_schedule();
-    return {};
+    return begin_schedule();
 }
 
-void Trial::begin_schedule() {
+// The start is chosen last: on a host of many CPUs clearing takes longer than it lies ahead.
+Result<void> Trial::begin_schedule() {
+    columns_.clear();
     columns_.begin(monotonic_ns() + count(kLead), plan_.slice);
     written_.clear();
     late_.reset();
     write_ahead();
+    return starts_.note(late_ != 0u);
 }
 
 Result<void> Trial::go_on(nanoseconds time, int wake_fd) {
@@ -67,7 +69,7 @@ Result<void> Trial::go_on(nanoseconds time, int wake_fd) {
             {left, kLongestSleep, plan_.slice * (session::Schedule::kRing / 4)});
         if (auto ran = session_.run_for(std::chrono::ceil<milliseconds>(sleep), wake_fd); !ran)
             return ran;
-        catch_up();
+        if (auto caught = catch_up(); !caught) return caught;
     }
     return {};
 }
@@ -86,16 +88,19 @@ void Trial::end() {
     first_ += session_.schedule()->taken();
 }
 
-void Trial::catch_up() {
-    if (!is_on_) return;
+Result<void> Trial::catch_up() {
+    if (!is_on_) return {};
     session::Schedule& schedule = *session_.schedule();
     take_in();
-    if (!late_) return write_ahead();
+    if (!late_) {
+        write_ahead();
+        return {};
+    }
     // What was written in time is over soon, and then all is begun anew.
-    if (schedule.taken() < *late_) return;
+    if (schedule.taken() < *late_) return {};
     ++gaps_;
     first_ += *late_;
-    begin_schedule();
+    return begin_schedule();
 }
 
 const Step& Trial::step_of(size_t target, uint64_t slice) {

@@ -50,7 +50,8 @@ class Trial {
     // kUnsupported where the session or a point can't do it. After end() it goes on with the slices
     // that come next.
     Result<void> begin();
-    // Goes on for this time, or until `wake_fd` is readable; as Session::run_for() else.
+    // Goes on for this time, or until `wake_fd` is readable; as Session::run_for() else. kTimeout
+    // where this program gets no CPU in time to write slices ahead, again and again.
     Result<void> go_on(nanoseconds time, int wake_fd = -1);
     // Doses are at most of this level from now on. While it is ended.
     void limit(uint8_t highest);
@@ -63,8 +64,8 @@ class Trial {
     uint64_t gaps() const { return gaps_; }
 
   private:
-    void begin_schedule();
-    void catch_up();
+    Result<void> begin_schedule();
+    Result<void> catch_up();
     void write_ahead();
     void take_in();
     std::vector<nanoseconds> doses_of(uint64_t slice);
@@ -81,6 +82,7 @@ class Trial {
     std::deque<std::vector<Step>> written_;              // of slices that are not taken yet
     std::optional<uint64_t> late_; // slice of the schedule that was written too late
     bool is_on_ = false;
+    Starts starts_;
     uint64_t gaps_ = 0;
 };
 

@@ -140,7 +140,7 @@ class Agent {
             player.heard_at(link_.heard_ns());
             while (const auto line = link_.next())
                 if (auto done = obey(player, *line); !done) return done;
-            player.catch_up();
+            if (auto caught = player.catch_up(); !caught) return caught;
             const uint64_t now = monotonic_ns();
             if (now - guarded_ns >= static_cast<uint64_t>(nanoseconds(kGuardTick).count())) {
                 guarded_ns = now;

@@ -9,6 +9,31 @@ namespace speedbump::fleet {
 
 using experiment::SlicedTarget;
 
+namespace {
+
+// When the units were done by which the least has grown. One of the slowest that has done just
+// those is the slowest still, and tells it: the last one, as all have done them then. Else all have
+// done more, and it is their mean time.
+uint64_t since_of(uint64_t grown, const std::vector<SliceReading::Point>& slowest,
+                  nanoseconds slice) {
+    double own = 0, units = 0, all = 0;
+    bool is_own = false;
+    for (const SliceReading::Point& done : slowest) {
+        units += static_cast<double>(done.units);
+        all += static_cast<double>(done.since_ns);
+        if (done.units != grown) continue;
+        is_own = true;
+        own = std::max(own, static_cast<double>(done.since_ns));
+    }
+    const auto count = static_cast<double>(grown);
+    const double since = is_own ? own : units > 0 ? all / units * count : 0;
+    constexpr double kMost = 0x1p62; // which an integer can hold
+    return static_cast<uint64_t>(
+        std::min({since, count * static_cast<double>(slice.count()), kMost}));
+}
+
+} // namespace
+
 double share_of(bool each, size_t level) {
     constexpr std::array<double, experiment::kLevels + 1> kOfEach = {0,   1.0 / 8, 1.0 / 4,
                                                                      0.5, 3.0 / 4, 1};
@@ -39,28 +64,22 @@ bool Combiner::has_progress(const FleetSlice& slice) const {
 
 // The slowest is the one that has done the least so far: of single slices, whose edges cut units
 // apart, the least would always be one too few. Where a host comes or goes all begin at the same.
-// The units that it has grown by were done when those of the last one of the slowest were.
 SliceReading::Point Combiner::grown_minimum(size_t point, const FleetSlice& slice) {
     Totals& totals = totals_[point];
     std::vector<bool> is_in;
     for (const auto& host : slice.hosts) is_in.push_back(host.has_value());
     if (is_in != totals.in) totals = {std::vector<uint64_t>(told_.size()), is_in, 0};
+    std::vector<SliceReading::Point> slowest; // of those that had done the least before
     uint64_t least = UINT64_MAX;
     for (size_t host = 0; host < told_.size(); ++host) {
         if (!is_in[host]) continue;
-        totals.of[host] += slice.hosts[host]->points[point].units;
+        const SliceReading::Point& done = slice.hosts[host]->points[point];
+        if (totals.of[host] == totals.least) slowest.push_back(done);
+        totals.of[host] += done.units;
         least = std::min(least, totals.of[host]);
     }
-    double since_ns = 0; // of one
-    for (size_t host = 0; host < told_.size(); ++host) {
-        if (!is_in[host] || totals.of[host] != least) continue;
-        const SliceReading::Point& done = slice.hosts[host]->points[point];
-        if (done.units > 0)
-            since_ns = std::max(
-                since_ns, static_cast<double>(done.since_ns) / static_cast<double>(done.units));
-    }
     const uint64_t grown = least - std::exchange(totals.least, least);
-    return {grown, static_cast<uint64_t>(since_ns * static_cast<double>(grown))};
+    return {grown, since_of(grown, slowest, plan_.slice)};
 }
 
 SliceReading::Point Combiner::point_of(size_t point, const FleetSlice& slice) {

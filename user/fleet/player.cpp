@@ -85,20 +85,21 @@ void Player::note_late(uint64_t first, uint64_t slices) {
     if (slices > 0) tell_(Late{epoch_->epoch, first, slices});
 }
 
-void Player::catch_up() {
-    if (!epoch_) return;
+Result<void> Player::catch_up() {
+    if (!epoch_) return {};
     if (runs_) take_in();
     if (runs_ && late_) {
         // What was written in time is over soon, and then all is begun anew.
-        if (session_.schedule()->taken() < *late_) return;
+        if (session_.schedule()->taken() < *late_) return {};
         note_late(base_ + *late_, 1);
         runs_ = false;
     }
-    write_ahead();
+    return write_ahead();
 }
 
 // With the first row that is in time. False where there is none.
 bool Player::start_again() {
+    if (!rows_.empty()) columns_.clear(); // which may take longer than the start lies ahead
     const uint64_t soonest = monotonic_ns() + count(kLead);
     const uint64_t skipped_from = next_;
     while (!rows_.empty() && start_of(next_) < soonest) {
@@ -114,19 +115,23 @@ bool Player::start_again() {
     return true;
 }
 
-void Player::write_ahead() {
-    if (!runs_ && !start_again()) return;
+Result<void> Player::write_ahead() {
+    if (!runs_ && !start_again()) return {};
     session::Schedule& schedule = *session_.schedule();
     const uint64_t until = heard_ns_ + count(kDeadMan);
     while (!rows_.empty() && schedule.room() > 0 && start_of(next_ + 1) <= until) {
         const bool in_time = schedule.add(rows_.front());
         rows_.pop_front();
         ++next_;
-        if (in_time) continue;
-        schedule.end();
-        late_ = next_ - 1 - base_;
-        return;
+        if (!in_time) {
+            schedule.end();
+            late_ = next_ - 1 - base_;
+        }
+        if (next_ - 1 == base_)
+            if (auto begun = starts_.note(in_time); !begun) return begun;
+        if (!in_time) break;
     }
+    return {};
 }
 
 void Player::take_in() {

@@ -9,6 +9,7 @@
 #include "experiment/columns.h"
 #include "fleet/protocol.h"
 #include "session/session.h"
+#include "util/result.h"
 
 namespace speedbump::fleet {
 
@@ -37,15 +38,16 @@ class Player {
     void end();
     // When the coordinator was heard last (monotonic_ns()).
     void heard_at(uint64_t time_ns) { heard_ns_ = time_ns; }
-    // To be called often: by every quarter of the session's ring.
-    void catch_up();
+    // To be called often: by every quarter of the session's ring. kTimeout where this program gets
+    // no CPU in time to write slices ahead, again and again.
+    Result<void> catch_up();
 
     bool is_on() const { return epoch_.has_value(); }
     const Begin& epoch() const { return *epoch_; }
 
   private:
     void take_in();
-    void write_ahead();
+    Result<void> write_ahead();
     bool start_again();
     uint64_t start_of(uint64_t slice) const;
     void note_late(uint64_t first, uint64_t count);
@@ -59,6 +61,7 @@ class Player {
     bool runs_ = false;                         // the session's schedule
     uint64_t base_ = 0;                         // slice that its first is
     std::optional<uint64_t> late_;              // of its slices, written too late
+    experiment::Starts starts_;
     uint64_t heard_ns_ = 0;
 };
 

@@ -14,6 +14,7 @@ namespace {
 
 constexpr uint64_t kMost = uint64_t{1} << 60;        // a time, a slice's number
 constexpr uint64_t kMostCounted = uint64_t{1} << 40; // in one slice
+constexpr uint64_t kMostSince = uint64_t{1} << 50;   // ns, of all units of one slice together
 constexpr size_t kMaxText = 4096;
 constexpr size_t kMaxFunctions = 64, kMaxNotes = 64; // that are told of one target
 constexpr uint64_t kMaxPid = 1u << 22;               // PID_MAX_LIMIT
@@ -163,11 +164,11 @@ Taken read_taken(const ordered_json& json, const Shape& shape) {
             refuse("a slice is not of all points and targets");
         SliceReading& slice = taken.slices.emplace_back();
         size_t at = 0;
-        const auto next = [&] { return number(row[at++], kMostCounted); };
+        const auto next = [&](uint64_t most = kMostCounted) { return number(row[at++], most); };
         while (slice.points.size() < shape.points) {
             SliceReading::Point& point = slice.points.emplace_back();
             point.units = next();
-            point.since_ns = next();
+            point.since_ns = next(kMostSince);
         }
         while (slice.targets.size() < shape.targets) {
             SliceReading::Column& column = slice.targets.emplace_back();
@@ -276,9 +277,13 @@ ordered_json json_of(const Taken& taken) {
     ordered_json slices = ordered_json::array();
     for (const SliceReading& slice : taken.slices) {
         ordered_json& row = slices.emplace_back(ordered_json::array());
-        const auto add = [&row](uint64_t value) { row.push_back(std::min(value, kMostCounted)); };
-        for (const SliceReading::Point& point : slice.points)
-            for (const uint64_t value : {point.units, point.since_ns}) add(value);
+        const auto add = [&row](uint64_t value, uint64_t most = kMostCounted) {
+            row.push_back(std::min(value, most));
+        };
+        for (const SliceReading::Point& point : slice.points) {
+            add(point.units);
+            add(point.since_ns, kMostSince);
+        }
         for (const SliceReading::Column& column : slice.targets)
             for (const uint64_t value : {column.calls, column.delays, column.injected_ns})
                 add(value);

@@ -14,6 +14,11 @@ std::vector<engine::Schedule*> Schedule::parts() const {
     return parts;
 }
 
+void Schedule::clear() {
+    for (engine::Schedule* part : parts()) part->clear();
+    taken_ = end_;
+}
+
 void Schedule::begin(uint64_t start_ns, engine::nanoseconds slice) {
     start_ns_ = start_ns;
     slice_ = slice;

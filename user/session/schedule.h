@@ -25,8 +25,11 @@ class Schedule {
     Schedule(engine::Engines& engines, uint32_t columns) : engines_(engines), columns_(columns) {}
 
     uint32_t columns() const { return columns_; }
-    // A new one without a slice yet. `start_ns` (monotonic_ns()) is in the future. To be called
-    // again when hooks have been opened anew.
+    // Ends it; what was not taken is nobody's. This goes over all that hooks count in, so a start
+    // is chosen afterwards.
+    void clear();
+    // A new one without a slice yet, after clear(). `start_ns` (monotonic_ns()) is in the future.
+    // Both are to be called again when hooks have been opened anew.
     void begin(uint64_t start_ns, engine::nanoseconds slice);
     // How many slices can be written now.
     uint64_t room() const { return kRing - (end_ - taken_); }
