@@ -118,11 +118,12 @@ void Columns::clear() {
 
 void Columns::begin(uint64_t start_ns, nanoseconds slice) {
     session_.schedule()->begin(start_ns, slice);
-    most_ = slice * std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN));
+    slice_ = slice;
 }
 
 SliceReading Columns::take() {
     SliceReading reading;
+    const nanoseconds host = slice_ * std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN));
     const uint64_t slice = session_.schedule()->taken();
     const std::vector<engine::SliceCounts> counts = session_.schedule()->take();
     for (size_t point = 0; point < points_.size(); ++point) {
@@ -142,7 +143,7 @@ SliceReading Columns::take() {
                                                           .delays = seen.delays,
                                                           .measured = ns(seen.measured),
                                                           .undelayed = ns(seen.undelayed)},
-                                                         ns(most_))});
+                                                         ns(slice_), ns(host))});
     }
     return reading;
 }

@@ -53,7 +53,7 @@ class Columns {
     TargetProgress progress_;
     std::map<size_t, size_t> progress_columns_; // of points that are targets
     std::vector<InjectedTime> injected_;        // of each target
-    nanoseconds most_{0};                       // that all CPUs together have of a slice
+    nanoseconds slice_{0};
 };
 
 // Whether schedules come to begin at all.

@@ -16,8 +16,8 @@ class InjectedTime {
         double measured = 0;  // of those with a delay
         double undelayed = 0; // of the others
     };
-    // The next slice, in ns. `most`: what all CPUs together have of it.
-    uint64_t add(const Hits& seen, double most);
+    // The next slice, of so many ns, of which all CPUs of the host together have `host`: in ns.
+    uint64_t add(const Hits& seen, double slice, double host);
 
   private:
     double undelayed_ = 0, hits_ = 0; // of those without a delay

@@ -78,7 +78,7 @@ class Fire {
     // interrupted call again, was handled, but the call would sleep on, where without us it had
     // failed with EINTR: makes it fail. `restarts`: all of the process's handlers have SA_RESTART.
     // (A frame does not tell its signal's number.) To be called once the stub is empty; waits some
-    // ms at most.
+    // ms at most, and longer for a thread that gets no CPU.
     void heed_late_signal(bool restarts);
     // Puts the zeros back. True when the stub is gone; false while a thread may be in it.
     bool restore();

@@ -27,7 +27,9 @@ constexpr milliseconds kBetweenLooks{50};
 Result<MapAnswer> read_answer(pid_t pid, pid_t mapper, int socket) {
     const Clock::time_point deadline = Clock::now() + kAnswerTimeout;
     while (!wait_readable(socket, Clock::now() + kBetweenLooks))
-        if (is_given_up(pid, mapper, deadline))
+        // It may have answered in between, and wait for no CPU for that reason.
+        if (is_given_up(pid, mapper, deadline) &&
+            !wait_readable(socket, Clock::now() + kBetweenLooks))
             return make_error(
                 ErrorKind::kTimeout,
                 fmt::format("process {}: the thread that maps memory {}", pid,

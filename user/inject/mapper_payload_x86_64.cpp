@@ -86,7 +86,7 @@ PAYLOAD_INLINE long carry_out(const MapOrder& order, const int* files) {
 
 // Takes the first of them back.
 PAYLOAD_INLINE void unmap_first(const MapOrders& orders, uint32_t count) {
-    for (uint32_t i = 0; i < count && i < orders.count; ++i)
+    for (uint32_t i = 0; i < count && i < speedbump::inject::kMaxMappings; ++i)
         if (orders.orders[i].file != speedbump::inject::kUnmap)
             raw_call(SYS_munmap, static_cast<long>(orders.orders[i].address),
                      static_cast<long>(orders.orders[i].size));

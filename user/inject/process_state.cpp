@@ -77,14 +77,17 @@ std::optional<ThreadStatus> read_status(pid_t pid, pid_t tid) {
     status.shadow_stack =
         status_field(text, "x86_Thread_features").find("shstk") != std::string_view::npos;
     status.seccomp = static_cast<int>(number(status_field(text, "Seccomp"), 10));
+    status.switches = number(status_field(text, "voluntary_ctxt_switches"), 10);
     return status;
 }
 
 bool is_kernel_worker(pid_t pid, pid_t tid) {
     constexpr int kFlags = 9;
-    constexpr uint64_t kWorker = 0x10 | 0x4000; // PF_IO_WORKER and, from 6.4 on, PF_USER_WORKER
+    // PF_IO_WORKER and PF_USER_WORKER. Before 5.12 and 6.4 these bits mean something else.
+    constexpr uint64_t kWorker = 0x10 | 0x4000;
     const auto stat = read_stat(fmt::format("/proc/{}/task/{}/stat", pid, tid));
-    return stat && (stat->field(kFlags) & kWorker) != 0;
+    return stat && (stat->field(kFlags) & kWorker) != 0 &&
+           (stat->name.starts_with("iou-") || stat->name.starts_with("vhost-"));
 }
 
 std::vector<pid_t> threads_of_program(pid_t pid) {

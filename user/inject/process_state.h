@@ -24,7 +24,8 @@ struct ThreadStatus {
     uint64_t pending_signals = 0; // of the thread and of the process
     uint64_t ignored_signals = 0;
     bool shadow_stack = false;
-    int seccomp = 0; // SECCOMP_MODE_*
+    int seccomp = 0;       // SECCOMP_MODE_*
+    uint64_t switches = 0; // how often it has given up the CPU
 };
 std::optional<ThreadStatus> read_status(pid_t pid, pid_t tid);
 

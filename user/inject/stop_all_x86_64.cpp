@@ -42,10 +42,11 @@ using Outcome = CodeChange::Outcome;
 constexpr milliseconds kFirstAttempt{50};
 constexpr milliseconds kLongestAttempt{1000};
 constexpr milliseconds kBetweenAttempts{2};
-// Of that time, for one that is in a call which a stop would disturb; and for how much longer than
-// the threads stood they run then.
-constexpr int kShareForCalls = 10;
-constexpr int kRunsLonger = 3;
+// The same for one that is in a call which a stop would disturb, at most; and for how much longer
+// than the threads stood for it in vain they run then.
+constexpr milliseconds kLongestForCalls{200};
+constexpr int kRunsLonger = 9;
+constexpr milliseconds kToStand{50}; // for one that wants no CPU
 constexpr uint64_t kMaxStackScan = 16 << 20;
 constexpr size_t kMaxStacks = 16; // of one thread: who has more is up to something
 // cs, gs, fs and ss as the kernel stores them in a 64-bit signal frame, and where in words from its
@@ -62,22 +63,6 @@ struct HeldThread {
     std::optional<user_regs_struct> released;
 };
 
-// Calls that a stop would disturb, by thread, as they were met: one that is still the same may last
-// for ever, as sigwaitinfo() does.
-class CallsInTheWay {
-  public:
-    // Notes that it is in such a call; true: in the one that it was in before.
-    bool note(pid_t pid, pid_t tid) {
-        const std::optional<LastRun> now = read_last_run(pid, tid);
-        if (!now) return false;
-        const auto [known, is_new] = switches_.try_emplace(tid, now->switches);
-        return std::exchange(known->second, now->switches) == now->switches && !is_new;
-    }
-
-  private:
-    std::map<pid_t, uint64_t> switches_;
-};
-
 // All threads of a process, held by the thread that this runs on.
 class HeldProcess {
   public:
@@ -87,10 +72,13 @@ class HeldProcess {
     HeldProcess& operator=(const HeldProcess&) = delete;
     ~HeldProcess();
 
-    // kInTheWay: a thread is in a call that a stop would disturb. The others did not stand for
-    // longer than `patience` for it.
+    // kInTheWay: a thread is in a call that a stop would disturb.
     enum class Held { kAll, kNotYet, kInTheWay, kGone };
-    Result<Held> hold(Clock::time_point deadline, std::chrono::nanoseconds patience);
+    Result<Held> hold(std::chrono::nanoseconds budget);
+    // How long threads have stood.
+    std::chrono::nanoseconds stood() const {
+        return begun_ ? Clock::now() - *begun_ : std::chrono::nanoseconds(0);
+    }
     std::vector<HeldThread>& threads() { return threads_; }
     // Why the last call of hold() was in vain.
     const std::string& doubt() const { return doubt_; }
@@ -117,6 +105,7 @@ class HeldProcess {
     std::vector<HeldThread> threads_;
     std::string doubt_;
     bool is_stopped_by_signal_ = false;
+    std::optional<Clock::time_point> begun_; // to ask them
 };
 
 void HeldProcess::let_go() {
@@ -131,7 +120,7 @@ void HeldProcess::let_go() {
 // back before: it is waited for, as long as it wants nothing but a CPU. The others run.
 HeldProcess::~HeldProcess() {
     let_go();
-    const Clock::time_point now = Clock::now();
+    const Clock::time_point deadline = Clock::now() + kToStand;
     for (std::chrono::nanoseconds pause = kFirstPause; !asked_.empty();) {
         std::this_thread::sleep_for(pause);
         pause = std::min<std::chrono::nanoseconds>(pause + pause / 2, kLongestPause);
@@ -140,7 +129,7 @@ HeldProcess::~HeldProcess() {
         if (pause < kLongestPause) continue;
         std::set<pid_t> given_up;
         for (const auto& [tid, wait] : asked_)
-            if (is_given_up(pid_, tid, now)) given_up.insert(tid);
+            if (is_given_up(pid_, tid, deadline)) given_up.insert(tid);
         if (given_up.empty()) continue;
         look_at_all(true); // it may have stopped in between, and want no CPU for that reason
         let_go();
@@ -229,14 +218,16 @@ void HeldProcess::take_registers(pid_t tid, const std::optional<WaitWatch::Wait>
 
 // All are asked before the first is waited for: where CPUs are few each stands as soon as it has
 // its turn, without those before it in the list taking theirs meanwhile.
-Result<HeldProcess::Held> HeldProcess::hold(Clock::time_point deadline,
-                                            std::chrono::nanoseconds patience) {
-    for (const pid_t tid : threads_of_program(pid_)) {
+Result<HeldProcess::Held> HeldProcess::hold(std::chrono::nanoseconds budget) {
+    bool is_as_before = false;
+    for (const pid_t tid : threads_of_program(pid_)) { // all of them, for `waits_` to see
         std::optional<WaitWatch::Wait> wait;
-        if (!may_stop(tid, wait) && !lacks_a_cpu(pid_, tid) && calls_.note(pid_, tid))
-            return Held::kInTheWay;
+        is_as_before |= !may_stop(tid, wait) && !lacks_a_cpu(pid_, tid) && calls_.note(pid_, tid);
     }
-    const Clock::time_point begun = Clock::now();
+    if (is_as_before) return Held::kInTheWay;
+    begun_ = Clock::now();
+    const Clock::time_point deadline = *begun_ + budget;
+    const auto for_calls = *begun_ + std::min<std::chrono::nanoseconds>(budget, kLongestForCalls);
     std::set<pid_t> known; // asked, and held or ended since
     for (;;) {
         const std::vector<pid_t> listed = process::read_threads(pid_);
@@ -262,7 +253,7 @@ Result<HeldProcess::Held> HeldProcess::hold(Clock::time_point deadline,
         if (!*all) return Held::kNotYet;
         if (!is_new) return threads_.empty() ? Held::kGone : Held::kAll;
         if (is_missing) {
-            if (is_in_the_way && Clock::now() > begun + patience) return Held::kInTheWay;
+            if (is_in_the_way && Clock::now() > for_calls) return Held::kInTheWay;
             if (Clock::now() > deadline) return Held::kNotYet;
             std::this_thread::sleep_for(std::chrono::microseconds(200));
         }
@@ -420,12 +411,12 @@ class Attempt {
     // True: done; false: to be tried again. Waits this long for all threads.
     Result<bool> run(std::chrono::nanoseconds budget) {
         HeldProcess held(pid_, pid_fd_, waits_, calls_);
-        auto all = held.hold(Clock::now() + budget, budget / kShareForCalls);
+        auto all = held.hold(budget);
         if (!all) return std::move(all).error();
         if (*all == HeldProcess::Held::kGone) return gone();
         if (*all != HeldProcess::Held::kAll) {
             doubt_ = held.doubt();
-            is_call_in_the_way_ = *all == HeldProcess::Held::kInTheWay;
+            if (*all == HeldProcess::Held::kInTheWay) stood_in_vain_ = held.stood();
             return false;
         }
         // Opened now: what it was before may have been another program's.
@@ -456,7 +447,8 @@ class Attempt {
         return true;
     }
     const std::string& doubt() const { return doubt_; }
-    bool is_call_in_the_way() const { return is_call_in_the_way_; }
+    // For a thread in a call that a stop would disturb; nothing: that was not why.
+    std::optional<std::chrono::nanoseconds> stood_in_vain() const { return stood_in_vain_; }
 
   private:
     Error gone() const { return errno_error(fmt::format("process {}", pid_), ESRCH); }
@@ -469,7 +461,7 @@ class Attempt {
     WaitWatch& waits_;
     CallsInTheWay& calls_;
     std::string doubt_;
-    bool is_call_in_the_way_ = false;
+    std::optional<std::chrono::nanoseconds> stood_in_vain_;
 };
 
 } // namespace
@@ -480,10 +472,9 @@ Result<void> change_code(pid_t pid, const Witness& witness, std::span<CodeChange
     if (!pid_fd.valid()) return errno_error(fmt::format("process {}", pid), errno);
     WaitWatch waits(pid);
     CallsInTheWay calls;
-    for (milliseconds budget = kFirstAttempt;; budget = std::min(2 * budget, kLongestAttempt)) {
+    for (milliseconds budget = kFirstAttempt;;) {
         Attempt attempt(pid, pid_fd.get(), witness, changes, quiet, waits, calls);
         Result<bool> done = false;
-        const Clock::time_point begun = Clock::now();
         on_tracer_thread([&] { done = attempt.run(budget); });
         if (!done) return std::move(done).error();
         if (*done) return {};
@@ -491,9 +482,10 @@ Result<void> change_code(pid_t pid, const Witness& witness, std::span<CodeChange
             return make_error(ErrorKind::kTimeout,
                               fmt::format("process {}: its threads could not all be stopped: {}",
                                           pid, attempt.doubt()));
-        std::chrono::nanoseconds pause = kBetweenAttempts;
-        if (attempt.is_call_in_the_way()) pause += kRunsLonger * (Clock::now() - begun);
-        sleep_about(pause);
+        const auto stood = attempt.stood_in_vain(); // 0: none was asked
+        if (stood != std::chrono::nanoseconds(0)) budget = std::min(2 * budget, kLongestAttempt);
+        sleep_about(std::max<std::chrono::nanoseconds>(
+            kBetweenAttempts, kRunsLonger * stood.value_or(std::chrono::nanoseconds(0))));
     }
 }
 

@@ -61,9 +61,8 @@ std::string file_of(pid_t pid, pid_t tid, const char* name) {
 }
 
 uint64_t switches_of(pid_t pid, pid_t tid) {
-    const std::string status = file_of(pid, tid, "status");
-    return std::strtoull(std::string(status_field(status, "voluntary_ctxt_switches")).c_str(),
-                         nullptr, 10);
+    const std::optional<ThreadStatus> status = read_status(pid, tid);
+    return status ? status->switches : 0;
 }
 
 bool has_handler(pid_t pid, pid_t tid, int signal) {

@@ -5,11 +5,15 @@
 #include <unistd.h>
 
 #include <thread>
+#include <utility>
 
 #include "inject/process_state.h"
 
 namespace speedbump::inject {
 namespace {
+
+// Between two looks, for the later one to have seen a wait's beginning.
+constexpr std::chrono::milliseconds kSoon{5};
 
 // The scheduler's clock of a CPU now, in milliseconds: when we ourselves last ran there. Moves the
 // calling thread for a moment.
@@ -34,8 +38,9 @@ std::optional<WaitWatch::Wait> WaitWatch::look(pid_t tid) {
     const std::optional<LastRun> run = read_last_run(pid_, tid);
     if (!run) return std::nullopt;
     const Clock::time_point now = Clock::now();
-    const auto [seen, is_first] = seen_.try_emplace(tid, Seen{run->switches, now, false});
-    if (seen->second.switches != run->switches) seen->second = {run->switches, now, true};
+    const auto [seen, is_first] = seen_.try_emplace(tid, Seen{run->switches, now, now, false});
+    const bool is_soon = now - std::exchange(seen->second.looked, now) < kSoon;
+    if (seen->second.switches != run->switches) seen->second = {run->switches, now, now, is_soon};
 
     Wait wait{run->switches, seen->second.when};
     const std::optional<double> clock =
@@ -50,6 +55,13 @@ std::optional<WaitWatch::Wait> WaitWatch::look(pid_t tid) {
     const std::optional<LastRun> still = read_last_run(pid_, tid);
     if (!still || still->switches != run->switches) return std::nullopt;
     return wait;
+}
+
+bool CallsInTheWay::note(pid_t pid, pid_t tid) {
+    const std::optional<ThreadStatus> now = read_status(pid, tid);
+    if (!now) return false;
+    const auto [known, is_new] = switches_.try_emplace(tid, now->switches);
+    return std::exchange(known->second, now->switches) == now->switches && !is_new;
 }
 
 } // namespace speedbump::inject

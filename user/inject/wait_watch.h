@@ -31,11 +31,22 @@ class WaitWatch {
   private:
     struct Seen {
         uint64_t switches = 0;
-        Clock::time_point when;
-        bool from_beginning = false; // not the wait in which the thread was found first
+        Clock::time_point when, looked; // first, and last
+        bool from_beginning = false;    // not the wait in which the thread was found first
     };
     pid_t pid_;
     std::map<pid_t, Seen> seen_;
+};
+
+// Calls that a stop would disturb, by thread, as they were met: one that is still the same may last
+// for ever, as a wait for a lock does.
+class CallsInTheWay {
+  public:
+    // Notes that it is in such a call; true: in the one that it was in before.
+    bool note(pid_t pid, pid_t tid);
+
+  private:
+    std::map<pid_t, uint64_t> switches_;
 };
 
 } // namespace speedbump::inject
