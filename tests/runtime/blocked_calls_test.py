@@ -107,7 +107,7 @@ def test_a_stop_as_others_make_it_is_seen() -> None:
         os.kill(program.process.pid, signal.SIGCONT)
         time.sleep(0.02)
     rounds, wrong = program.end()
-    assert rounds > wrong > 0, (rounds, wrong)
+    assert wrong > 0, (rounds, wrong)
 
 
 if __name__ == "__main__":
