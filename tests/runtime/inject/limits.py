@@ -10,7 +10,7 @@ tasks: RLIMIT_NPROC is what is in use; as another user, since root's tasks are n
 files LEFT: so many descriptors are free; ends with status 5 when another one of its own is closed.
 waitall: recv(MSG_WAITALL) of 8 bytes, which come in two halves; ends with status 3 at a short one.
 small LIBRARY BYTES [THREADS], smallest LIBRARY BYTES [THREADS]: a thread of 16 KB, or so many of
-them, sleeps with so much of its stack left; the main thread sleeps too, or waits for a signal.
+them, sleeps with so much of its stack left; the main thread sleeps too, or waits for all of some data.
 vfork LIBRARY: the main thread makes children that stay on its memory for a second.
 """
 
@@ -19,7 +19,6 @@ import mmap
 import os
 import resource
 import select
-import signal
 import socket
 import struct
 import sys
@@ -126,8 +125,8 @@ def small_stack():
     if kind == "small":
         sleep()
     beat()
-    while True:
-        signal.sigwait([signal.SIGUSR2])
+    ends = socket.socketpair()
+    ends[0].recv(2, socket.MSG_WAITALL)  # which a stop would disturb
 
 
 def in_vfork():
