@@ -6,12 +6,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "../unit/fake_engines.h"
+#include "../unit/waiting_process.h"
 #include "engine/engines.h"
 #include "experiment/guard.h"
-#include "fake_engines.h"
 #include "targets/parser.h"
 #include "util/clock.h"
-#include "waiting_process.h"
 
 extern "C" {
 __attribute__((noinline, used, visibility("default"))) int trial_test_target(int x) noexcept {
