@@ -286,6 +286,36 @@ TEST(Slices, WhatIsNotWholeIsRefused) {
 }
 
 // Ten and a half units in each, like clockwork: that it is ten and eleven in turn is no noise.
+// Units of 2.4 slices are told some slices later, with what was done to them: that is not late.
+TEST(Slices, UnitsThatAreMovedLaterAreNotLate) {
+    constexpr size_t kSlices = 700;
+    Document document = measured({1}, kSlices);
+    Sliced& sliced = *document.sliced;
+    SlicedTarget& target = sliced.targets[0];
+    const auto length = static_cast<double>(sliced.slice.count());
+    sliced.units[0].assign(kSlices, 0);
+    sliced.since_ns = {std::vector<uint64_t>(kSlices, 0)};
+    target.dose = sliced.slice / 2;
+    target.injected_ns.assign(kSlices, 0);
+    target.delays.assign(kSlices, 0);
+    for (double now = 0; now < length * kSlices;) {
+        const auto begun = static_cast<size_t>(now / length);
+        const Step& step = target.steps[begun];
+        const double dose = step.on ? length / 2 * share_of(step.level) : 0;
+        target.injected_ns[begun] += static_cast<uint64_t>(dose);
+        target.delays[begun] += dose > 0 ? 1 : 0;
+        now += 2.4 * length + dose;
+        const auto slice = static_cast<size_t>(now / length);
+        if (slice >= kSlices) break;
+        ++sliced.units[0][slice];
+        sliced.since_ns[0][slice] +=
+            static_cast<uint64_t>(now - static_cast<double>(slice) * length);
+    }
+    const Results results = analyse(document);
+    ASSERT_FALSE(results.invalid_because.empty());
+    EXPECT_THAT(results.invalid_because[0], HasSubstr("tell nothing of native:exe:unit yet: it"));
+}
+
 TEST(Slices, HaveTheNoiseOfUnitsInParts) {
     Document document = measured({}, 400);
     Sliced& sliced = *document.sliced;

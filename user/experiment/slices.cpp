@@ -223,11 +223,12 @@ std::string nothing_known(const Document& document, size_t progress) {
     const ModelRun model = model_run(document, progress);
     const Response response = find_response(model.run);
     const size_t wanted = fewest_slices(response.lags) + model.run.lead;
+    const size_t late = from_own_slice(response, model.run.lead).lags;
     std::string text = fmt::format("{} slices of {} tell nothing of {} yet",
                                    document.sliced->slices(), show_time(slice), name);
     if (document.sliced->slices() >= wanted) return text + ": measure for longer";
-    if (wanted > fewest_slices(0) + model.run.lead)
-        text += fmt::format("; effects seem to come up to {} slices late", response.lags);
+    if (fewest_slices(late) > fewest_slices(0))
+        text += fmt::format("; effects seem to come up to {} slices late", late);
     return text + fmt::format(": it takes {} of them, {} without what comes before", wanted,
                               show_time(slice * static_cast<int64_t>(wanted)));
 }
