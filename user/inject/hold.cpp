@@ -34,6 +34,13 @@ bool has_ended(pid_t pid, pid_t tid) {
 
 } // namespace
 
+bool BetweenLooks::wait() {
+    constexpr nanoseconds kLongest = std::chrono::microseconds(100);
+    std::this_thread::sleep_for(pause_);
+    pause_ = std::min(pause_ + pause_ / 2, kLongest);
+    return pause_ == kLongest;
+}
+
 void release_thread(pid_t tid) {
     ptrace(PTRACE_DETACH, tid, nullptr, 0L);
 }
@@ -70,15 +77,14 @@ Hold hold_thread(pid_t pid, pid_t tid, Clock::time_point deadline, Clock::time_p
                  Seen* seen) {
     since = Clock::now();
     Hold hold = ask_to_stop(pid, tid, seen);
-    for (nanoseconds pause = kFirstPause; hold == Hold::kAsked;) {
-        std::this_thread::sleep_for(pause);
-        pause = std::min<nanoseconds>(pause + pause / 2, kLongestPause);
+    for (BetweenLooks between; hold == Hold::kAsked;) {
+        const bool is_long = between.wait();
         const Clock::time_point asked = Clock::now();
-        hold = look_at_asked(pid, tid, pause == kLongestPause, seen);
+        hold = look_at_asked(pid, tid, is_long, seen);
         if (hold != Hold::kAsked) break;
         since = asked; // it is not held yet
         // Seizing it anew would change nothing.
-        if (pause < kLongestPause || !is_given_up(pid, tid, deadline)) continue;
+        if (!is_long || !is_given_up(pid, tid, deadline)) continue;
         return look_at_asked(pid, tid, true, seen); // it may have stopped in between
     }
     return hold;

@@ -19,10 +19,17 @@ enum class Hold {
     kRefused, // by the kernel
 };
 
-// Between two looks whether a thread stands; before the first one, too: it may be on the CPU of the
-// calling thread, which goes before it, and what it sleeps in may end by itself meanwhile.
-inline constexpr std::chrono::microseconds kFirstPause{10};
-inline constexpr std::chrono::microseconds kLongestPause{100};
+// The time between two looks whether threads stand; before the first one, too: they may be on the
+// CPU of the calling thread, which goes before them, and what they sleep in may end by itself
+// meanwhile.
+class BetweenLooks {
+  public:
+    // Sleeps, for longer each time. True: for so long by now that more than that is worth a look.
+    bool wait();
+
+  private:
+    std::chrono::nanoseconds pause_{std::chrono::microseconds(10)};
+};
 
 // Asks a thread to stop, by ptrace. `seen`: what was seen of it before.
 Hold ask_to_stop(pid_t pid, pid_t tid, Seen* seen = nullptr);

@@ -190,6 +190,7 @@ void ask_no_more(pid_t pid, uint64_t region, const Go& go) {
 }
 
 // Of an interpreter whose lock was not had in time.
+// `before`: what its threads had had of the CPUs when it was waited for.
 Error no_lock(pid_t pid, const Interpreter& interpreter, milliseconds timeout,
               const process::ThreadTimes& before) {
     const auto now = process::read_all_thread_times(pid);
@@ -215,7 +216,7 @@ Error no_lock(pid_t pid, const Interpreter& interpreter, milliseconds timeout,
 Result<void> wait_for_answer(pid_t pid, int channel, int pid_fd, uint64_t region, const Go& go,
                              milliseconds timeout, const Interpreter& interpreter,
                              bool& not_running) {
-    const process::ThreadTimes before = process::read_all_thread_times(pid);
+    std::optional<process::ThreadTimes> before; // once it takes longer: there may be many threads
     const Clock::time_point deadline = Clock::now() + timeout;
     for (;;) {
         const auto left =
@@ -240,7 +241,8 @@ Result<void> wait_for_answer(pid_t pid, int channel, int pid_fd, uint64_t region
                                                           pid, interpreter.describe()));
         }
         if (ready == 0) ask_no_more(pid, region, go);
-        if (left <= 0) return no_lock(pid, interpreter, timeout, before);
+        if (!before) before = process::read_all_thread_times(pid);
+        if (left <= 0) return no_lock(pid, interpreter, timeout, *before);
     }
 }
 

@@ -121,12 +121,11 @@ void HeldProcess::let_go() {
 HeldProcess::~HeldProcess() {
     let_go();
     const Clock::time_point deadline = Clock::now() + kToStand;
-    for (std::chrono::nanoseconds pause = kFirstPause; !asked_.empty();) {
-        std::this_thread::sleep_for(pause);
-        pause = std::min<std::chrono::nanoseconds>(pause + pause / 2, kLongestPause);
-        look_at_all(pause == kLongestPause);
+    for (BetweenLooks between; !asked_.empty();) {
+        const bool is_long = between.wait();
+        look_at_all(is_long);
         let_go();
-        if (pause < kLongestPause) continue;
+        if (!is_long) continue;
         std::set<pid_t> given_up;
         for (const auto& [tid, wait] : asked_)
             if (is_given_up(pid_, tid, deadline)) given_up.insert(tid);
@@ -184,12 +183,11 @@ void HeldProcess::look_at_all(bool may_have_ended) {
 }
 
 Result<bool> HeldProcess::wait_for_asked(Clock::time_point deadline) {
-    for (std::chrono::nanoseconds pause = kFirstPause; !asked_.empty();) {
-        std::this_thread::sleep_for(pause);
-        pause = std::min<std::chrono::nanoseconds>(pause + pause / 2, kLongestPause);
-        look_at_all(pause == kLongestPause);
+    for (BetweenLooks between; !asked_.empty();) {
+        const bool is_long = between.wait();
+        look_at_all(is_long);
         if (is_stopped_by_signal_) return why_not();
-        if (!asked_.empty() && pause == kLongestPause && Clock::now() > deadline) {
+        if (!asked_.empty() && is_long && Clock::now() > deadline) {
             const pid_t tid = asked_.begin()->first;
             doubt_ = fmt::format("thread {} does not stop: {}", tid,
                                  lacks_a_cpu(pid_, tid) ? "it gets no CPU"
