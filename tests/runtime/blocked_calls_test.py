@@ -2,32 +2,16 @@
 """Programs that wait for moments in one kind of system call, and look at each result
 (tests/programs/blocked_calls): of all that an attach may interrupt, inside of them or at their end."""
 
-import contextlib
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 
-from harness import PROGRAMS, Run, campaign, leave_none, main, need_jumps, scratch, targets_file
+from harness import (
+    PROGRAMS, Run, campaign, leave_none, main, need_jumps, one_cpu_for_all, scratch, targets_file,
+)
 
 PROGRAM = str(PROGRAMS / "blocked_calls")
-
-
-@contextlib.contextmanager
-def one_cpu_for_all(others: int) -> Iterator[None]:
-    """On which so many busy processes run, too: whose wait is over has to wait for it again."""
-    cpus = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(cpus)})
-    busy = [subprocess.Popen(["setsid", "sh", "-c", "while :; do :; done"]) for _ in range(others)]
-    leave_none(lambda: [(one.kill(), one.wait()) for one in busy])
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, cpus)
-        for one in busy:
-            one.kill()
-            one.wait()
 
 
 class Waiting:

@@ -6,10 +6,9 @@ import dataclasses
 import json
 import os
 import random
-import subprocess
 import time
 
-from harness import Run, Skip, campaign, leave_none, main, targets_file
+from harness import Run, Skip, campaign, main, one_cpu_for_all, targets_file
 from pythons import Python, find
 
 DRAWN = 200  # programs of the campaign
@@ -85,26 +84,16 @@ while not select.select([0], [], [], 0)[0]:
 def test_what_sleeps_for_moments_on_the_cpu_of_the_loader_is_stopped() -> None:
     """The thread that stops it goes before all others there: while it looks nobody runs, and what it looks
     for, a sleep that can be interrupted, is over."""
-    cpus = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(cpus)})
-    try:
+    with one_cpu_for_all():
         for sleep_us in (20, 100, 300, 2000):
             took = attaches(find()[-1], SLEEPER, str(sleep_us / 1e6), 10)
             print(f"  10 attaches to what sleeps for {sleep_us} us: {took:.2f} s")
-    finally:
-        os.sched_setaffinity(0, cpus)
 
 
 def test_what_sleeps_for_moments_beside_others_is_stopped() -> None:
     """Its sleeps are long over when it has the CPU again, and it stands at their end each time."""
-    cpus = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(cpus)})
-    others = [subprocess.Popen(["setsid", "sh", "-c", "while :; do :; done"]) for _ in range(3)]
-    leave_none(lambda: [(other.kill(), other.wait()) for other in others])
-    try:
+    with one_cpu_for_all(3):
         took = attaches(find()[-1], SLEEPER, "2e-5", 5)
-    finally:
-        os.sched_setaffinity(0, cpus)
     print(f"  5 attaches: {took:.2f} s")
 
 

@@ -213,6 +213,25 @@ def readable(path: str) -> str:
     return str(copy)
 
 
+# --- CPUs
+
+
+@contextlib.contextmanager
+def one_cpu_for_all(others: int = 0) -> Iterator[None]:
+    """On which so many busy processes run, too: whose wait is over has to wait for it again."""
+    cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cpus)})
+    busy = [subprocess.Popen(["setsid", "sh", "-c", "while :; do :; done"]) for _ in range(others)]
+    leave_none(lambda: [(one.kill(), one.wait()) for one in busy])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cpus)
+        for one in busy:
+            one.kill()
+            one.wait()
+
+
 # --- sessions
 
 
