@@ -138,6 +138,42 @@ TEST(Table, TakesWhatAllCpusCountedInASlice) {
     munmap(memory, size);
 }
 
+// What trampolines read is so at each moment that the loader leaves.
+TEST(Table, StatesFollowWhatIsArmedAndConfigured) {
+    const auto table = make_table(1);
+    ASSERT_TRUE(table);
+    const auto* const states = reinterpret_cast<const HookState*>(
+        reinterpret_cast<const std::byte*>(&table->settings()) + states_offset());
+    TargetSettings counted, delayed, disabled, scheduled;
+    delayed.delay = nanoseconds(1);
+    disabled.enabled = false;
+    disabled.delay = nanoseconds(1);
+    scheduled.column = 0;
+    const auto all = [&](HookState a, HookState b, HookState c, HookState d) {
+        return states[0] == a && states[1] == b && states[2] == c &&
+               states[SB_MAX_TARGETS - 1] == d;
+    };
+    constexpr auto kOff = HookState::kOff;
+    ASSERT_TRUE(table->configure(0, counted, 0));
+    ASSERT_TRUE(table->configure(1, delayed, 0));
+    EXPECT_TRUE(all(kOff, kOff, kOff, kOff));
+    table->arm(true);
+    EXPECT_TRUE(all(HookState::kCounted, HookState::kDelayed, kOff, kOff));
+    ASSERT_TRUE(table->configure(2, disabled, 0));
+    ASSERT_TRUE(table->configure(SB_MAX_TARGETS - 1, scheduled, 0));
+    EXPECT_TRUE(all(HookState::kCounted, HookState::kDelayed, kOff, HookState::kDelayed));
+    ASSERT_TRUE(table->configure(1, counted, 0));
+    ASSERT_TRUE(table->configure(0, disabled, 0));
+    EXPECT_TRUE(all(kOff, HookState::kCounted, kOff, HookState::kDelayed));
+    table->arm(false);
+    EXPECT_TRUE(all(kOff, kOff, kOff, kOff));
+    // A signal handler has ended the session: nothing begins again.
+    table->arm(true);
+    *table->armed_word() = 0;
+    ASSERT_TRUE(table->configure(1, delayed, 0));
+    EXPECT_EQ(states[1], kOff);
+}
+
 TEST(Table, NobodyElseWritesItsSettings) {
     const auto table = make_table(1);
     ASSERT_TRUE(table);

@@ -11,6 +11,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "abi.h"
@@ -102,8 +103,13 @@ class TrampolineTest : public testing::TestWithParam<ClockSource> {
         target().delay_ns = SB_SCHEDULED | kColumn;
     }
     static constexpr uint64_t kHour = 3'600'000'000'000;
+    // As the loader leaves it once it has armed, paused or changed a target.
+    void set_state() {
+        at<HookState>(layout_.state(kTarget)) = state_of(target(), settings().armed != 0);
+    }
     // A call of the function as it is now.
     void call() {
+        set_state();
         child_->registers.rip = kBase;
         child_->registers.rsp = kStack + kPage - 256;
         child_->registers.eflags = 0x202;
@@ -112,7 +118,7 @@ class TrampolineTest : public testing::TestWithParam<ClockSource> {
     uint64_t hits() {
         uint64_t sum = 0;
         for (uint64_t stripe = 0; stripe < 2 * kStripes; ++stripe)
-            sum += at<HookCounts>(layout_.counts_of(0, stripe)).hits;
+            sum += at<uint64_t>(layout_.hits_of(0, stripe));
         return sum;
     }
 
@@ -265,6 +271,7 @@ TEST_P(TrampolineTest, KeepsAllRegistersInEachState) {
     for (const auto& [name, enter] : states) {
         SCOPED_TRACE(name);
         enter();
+        set_state();
         for (int i = 0; i < 300 && !HasFailure(); ++i) expect_all_kept(draw);
     }
     std::printf("%s\n", components_.c_str());
@@ -345,7 +352,7 @@ TEST_P(TrampolineTest, DelaysEachNthCall) {
     for (int i = 0; i < 10; ++i) call();
     uint64_t delays = 0;
     for (uint64_t stripe = 0; stripe < 2 * kStripes; ++stripe)
-        delays += at<HookCounts>(layout_.counts_of(0, stripe)).delays;
+        delays += at<HookDelays>(layout_.delays_of(0, stripe)).delays;
     EXPECT_EQ(hits(), 10u);
     EXPECT_EQ(delays, 3u);
     EXPECT_EQ(at<sb_turn>(layout_.turn(kTarget)).calls, 10u);
@@ -431,18 +438,43 @@ TEST_P(FilterTest, KeepsAllRegisters) {
     for (const auto& [name, enter] : states) {
         SCOPED_TRACE(name);
         enter();
+        set_state();
         for (int i = 0; i < 300 && !HasFailure(); ++i) expect_all_kept(draw);
     }
     EXPECT_EQ(hits(), 600u);
+}
+
+// A signal handler clears one word, and the kernel sets a bit where the loader dies: states are
+// behind both.
+TEST_P(TrampolineTest, CountsNothingOnceItIsOver) {
+    std::mt19937_64 draw(20261129);
+    settings().armed = 1;
+    target().enabled = 1;
+    for (const uint64_t delay_ns : {0, 1'000'000'000}) {
+        target().delay_ns = delay_ns;
+        settings().armed = 1;
+        set_state();
+        settings().armed = 0;
+        for (int i = 0; i < 100 && !HasFailure(); ++i) expect_all_kept(draw);
+        settings().armed = 1;
+        settings().owner = kOwnerDied | 77;
+        for (int i = 0; i < 100 && !HasFailure(); ++i) expect_all_kept(draw);
+        settings().owner = 77;
+    }
+    EXPECT_EQ(hits(), 0u);
+    target().delay_ns = 0;
+    call();
+    EXPECT_EQ(hits(), 1u);
 }
 
 // What is kept is kept because the trampoline does so: one that forgets a flag is found out.
 TEST_P(TrampolineTest, IsSeenToForget) {
     settings().armed = 1;
     target().enabled = 1;
+    set_state();
     auto* const code = reinterpret_cast<unsigned char*>(layout_.code); // of all sites
     bool is_found = false;
-    for (size_t i = 0; i < 320 && !is_found; ++i)
+    for (uint64_t i = 0; i < layout_.trampoline(0) - layout_.code && !is_found; ++i)
         if (code[i] == 0x04 && code[i + 1] == 0x7f && code[i + 2] == 0x9e) { // add $0x7f,%al; sahf
             code[i + 2] = 0x90;
             is_found = true;
@@ -453,6 +485,80 @@ TEST_P(TrampolineTest, IsSeenToForget) {
     child_->registers.eflags = 0x202 | 0x001; // the carry
     ASSERT_EQ(child_->run(), SIGTRAP);
     EXPECT_NE(child_->registers.eflags, 0x203u);
+}
+
+// Functions with jumps in this program itself, of all lengths that a range may have, with a delay
+// or none: each is counted where it belongs, whoever calls.
+TEST(Slots, EachTrampolineCountsItsOwn) {
+    constexpr size_t kFunctions = 60, kRoom = 64;
+    std::vector<std::vector<unsigned char>> codes;
+    size_t slots = 0;
+    for (size_t i = 0; i < kFunctions; ++i) {
+        // Nops of all lengths; some behind a jump that is never taken, whose two bytes become six.
+        std::vector<unsigned char> code{0x39, 0xc0};              // cmp %eax,%eax
+        if (i % 2 != 0) code.insert(code.end(), {0x75, 0x00});    // jne
+        for (size_t k = 0; k < i % 15; ++k) code.push_back(0x3e); // of the next one; up to 15 bytes
+        code.push_back(0x90);
+        while (code.size() < 6) code.push_back(0x90);
+        code.push_back(0xc3);
+        slots += slots_of(0, {code.data(), code.size()});
+        codes.push_back(code);
+    }
+    EXPECT_GT(slots, kFunctions) << "none of them takes two";
+    EXPECT_LT(slots, 2 * kFunctions) << "each of them takes two";
+    const Layout shape(0, slots, {0, 1});
+    const uint64_t size = kPage + shape.end;
+    void* const memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE | PROT_EXEC,
+                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(memory, MAP_FAILED);
+    const auto base = reinterpret_cast<uint64_t>(memory);
+    const Layout layout(base + kPage, slots, {0, 1});
+    std::string code = region_head(layout, {}, {});
+    auto& settings = at<HookSettings>(layout.settings);
+    settings.armed = 1;
+    settings.ticks_per_ns = uint64_t{2} << kTickShift;
+    at<ProcessWord>(layout.process) = kOwnCounts;
+    std::vector<size_t> slot_of;
+    size_t next = 0;
+    for (size_t i = 0; i < kFunctions; ++i) {
+        const auto& function = codes[i];
+        const uint64_t site = base + i * kRoom;
+        const auto target = static_cast<uint32_t>(i);
+        const auto made =
+            make_trampoline(layout, next, target, site, {function.data(), function.size()});
+        ASSERT_TRUE(made);
+        slot_of.push_back(next);
+        next += slots_of(0, {function.data(), function.size()});
+        code += made->bytes;
+        std::memcpy(reinterpret_cast<void*>(site), function.data(), function.size());
+        std::memcpy(reinterpret_cast<void*>(site), made->jump.data(), made->jump.size());
+        at<HookSite>(layout.hook_site(made->slot)) = made->hook_site;
+        auto& settings_of = at<HookTarget>(layout.target(target));
+        settings_of.enabled = 1;
+        settings_of.delay_ns = i % 3 == 0 ? 1 : 0;
+        at<HookState>(layout.state(target)) = state_of(settings_of, true);
+    }
+    std::memcpy(reinterpret_cast<void*>(layout.code), code.data(), code.size());
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < 4; ++thread)
+        threads.emplace_back([base] {
+            for (int round = 0; round < 500; ++round)
+                for (size_t i = 0; i < kFunctions; ++i)
+                    for (size_t k = 0; k < i; ++k) reinterpret_cast<void (*)()>(base + i * kRoom)();
+        });
+    for (auto& thread : threads) thread.join();
+    for (size_t i = 0; i < kFunctions; ++i) {
+        uint64_t hits = 0, delays = 0, others = 0;
+        for (uint64_t stripe = 0; stripe < 2 * kStripes; ++stripe) {
+            const auto counted = at<uint64_t>(layout.hits_of(slot_of[i], stripe));
+            (stripe < kStripes ? others : hits) += counted;
+            delays += at<HookDelays>(layout.delays_of(slot_of[i], stripe)).delays;
+        }
+        EXPECT_EQ(hits, 2000 * i) << i;
+        EXPECT_EQ(others, 0u) << i;
+        EXPECT_EQ(delays, i % 3 == 0 ? 2000 * i : 0) << i;
+    }
+    ::munmap(memory, size);
 }
 
 const auto kClocks = testing::Values(ClockSource::kTsc, ClockSource::kVdso);

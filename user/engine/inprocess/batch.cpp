@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
+#include <cstring>
 #include <utility>
 
 #include "elf/moved_code.h"
@@ -148,13 +150,15 @@ Result<std::shared_ptr<Batch>> Batch::prepare(pid_t pid, std::vector<Site> sites
     const Fd& memory = *opened;
     if (auto mapped = batch->map(table, tables, ledger); !mapped) return std::move(mapped).error();
     std::vector<Site> reachable;
+    size_t slot = 0;
     for (Site& site : batch->sites_) {
-        auto made = make_trampoline(batch->layout_, reachable.size(), site.probe.target,
-                                    site.address, site.code, site.filter);
+        auto made = make_trampoline(batch->layout_, slot, site.probe.target, site.address,
+                                    site.code, site.filter);
         if (!made) {
             refused.push_back({site.probe, EOPNOTSUPP, made.error().message});
             continue;
         }
+        slot += slots_of(site.address, site.code);
         site.trampoline = std::move(*made);
         reachable.push_back(std::move(site));
     }
@@ -173,18 +177,20 @@ Result<std::shared_ptr<Batch>> Batch::prepare(pid_t pid, std::vector<Site> sites
 
 Batch::~Batch() {
     if (counts_ != nullptr)
-        munmap(const_cast<HookCounts*>(counts_), layout_.common - layout_.counts);
+        munmap(const_cast<std::byte*>(counts_), layout_.common - layout_.counts);
 }
 
 Result<void> Batch::map(const Table& table, const CallerTables& callers, Ledger& ledger) {
     const auto [low, high] =
         std::minmax_element(sites_.begin(), sites_.end(),
                             [](const Site& a, const Site& b) { return a.address < b.address; });
-    const Layout shape(0, sites_.size(), table.extent(), callers);
+    size_t slots = 0;
+    for (const Site& site : sites_) slots += slots_of(site.address, site.code);
+    const Layout shape(0, slots, table.extent(), callers);
     auto memory = make_shared_memory("speedbump-counts", shape.common - shape.counts, PROT_READ, 0,
                                      counts_fd_);
     if (!memory) return std::move(memory).error();
-    counts_ = static_cast<const HookCounts*>(*memory);
+    counts_ = static_cast<const std::byte*>(*memory);
     layout_ = shape;
     for (int i = 1;; ++i) {
         const std::vector<Span> spans = read_spans(pid_);
@@ -195,7 +201,7 @@ Result<void> Batch::map(const Table& table, const CallerTables& callers, Ledger&
                               fmt::format("process {}: {} bytes are free nowhere within reach of "
                                           "its code",
                                           pid_, shape.end));
-        layout_ = Layout(*place, sites_.size(), table.extent(), callers);
+        layout_ = Layout(*place, slots, table.extent(), callers);
         const std::vector<inject::MapOrder> orders = {
             {layout_.code, layout_.settings - layout_.code, PROT_READ | PROT_EXEC, inject::kPrivate,
              0, 0},
@@ -222,9 +228,10 @@ Result<void> Batch::fill(const Fd& memory) {
     std::string code = region_head(layout_, identity_, clock_);
     if (code.empty()) return make_error(ErrorKind::kUnsupported, "the hook is too long");
     for (const Site& site : sites_) code += site.trampoline.bytes;
-    code.resize(layout_.sites - layout_.code, '\xcc');
+    code.resize(layout_.callers - layout_.code, '\xcc');
     for (const Site& site : sites_)
-        code.append(reinterpret_cast<const char*>(&site.trampoline.hook_site), sizeof(HookSite));
+        std::memcpy(code.data() + (layout_.hook_site(site.trampoline.slot) - layout_.code),
+                    &site.trampoline.hook_site, sizeof(HookSite));
     for (uint32_t i = 0; i < layout_.tables.count; ++i) {
         const HookCallers none{0, layout_.tables.capacity, {}};
         code.resize(layout_.callers_of(i) - layout_.code, '\xcc');
@@ -355,8 +362,9 @@ bool Batch::has_jump(pid_t pid, const Probe& probe) const {
 
 // --- counts
 
-const HookCounts& Batch::counts_of(size_t site, uint64_t stripe) const {
-    return counts_[(layout_.counts_of(site, stripe) - layout_.counts) / sizeof(HookCounts)];
+template <typename T>
+const T* Batch::counted(uint64_t address) const {
+    return reinterpret_cast<const T*>(counts_ + (address - layout_.counts));
 }
 
 void Batch::add_counts(std::vector<Counts>& to, const Ticks& ticks) const {
@@ -367,16 +375,18 @@ void Batch::add_counts(std::vector<Counts>& to, const Ticks& ticks) const {
         return nanoseconds(static_cast<int64_t>(std::min(ns, uint64_t{1} << 55)));
     };
     for (size_t i = 0; i < sites_.size(); ++i) {
+        const size_t slot = sites_[i].trampoline.slot;
         for (const uint64_t is_own : {uint64_t{0}, kOwnCounts}) {
             if (is_own != 0 && is_forgotten_[i]) continue;
             Counts sum{.target = sites_[i].probe.target,
                        .process = is_own != 0 ? static_cast<pid_t>(tgid) : 0};
             for (uint64_t stripe = 0; stripe < kStripes; ++stripe) {
-                const HookCounts& counts = counts_of(i, is_own * kStripes + stripe);
-                sum += {.hits = load(counts.hits),
-                        .delays = load(counts.delays),
-                        .requested = time_of(load(counts.requested_ns)),
-                        .measured = ticks.duration(load(counts.measured_ticks))};
+                const uint64_t number = is_own * kStripes + stripe;
+                const auto& delays = *counted<HookDelays>(layout_.delays_of(slot, number));
+                sum += {.hits = load(*counted<uint64_t>(layout_.hits_of(slot, number))),
+                        .delays = load(delays.delays),
+                        .requested = time_of(load(delays.requested_ns)),
+                        .measured = ticks.duration(load(delays.measured_ticks))};
             }
             if (sum.hits != 0) to.push_back(sum);
         }

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -80,7 +81,9 @@ class Batch {
     std::atomic<int> users{0}; // processes that have it, as far as is known
 
   private:
-    const HookCounts& counts_of(size_t site, uint64_t stripe) const;
+    // What has been counted at an address of the region.
+    template <typename T>
+    const T* counted(uint64_t address) const;
     Batch() = default;
     Result<void> map(const Table& table, const CallerTables& callers, Ledger& ledger);
     Place place() const {
@@ -94,7 +97,7 @@ class Batch {
     Identity identity_{};
     ClockFunction clock_{};
     Fd counts_fd_;
-    const HookCounts* counts_ = nullptr;
+    const std::byte* counts_ = nullptr;
     std::vector<bool> is_forgotten_; // by site: the process's own counts
     std::optional<size_t> listed_;   // in the ledger
     std::optional<size_t> place_;    // there

@@ -41,6 +41,18 @@ struct HookTarget {
     uint64_t unused[2];
 };
 
+// What a trampoline reads of its target, a word beside those of the others: whether calls are to be
+// counted, and whether there is more to do. Follows from a HookTarget while the table is armed.
+enum class HookState : uint32_t {
+    kOff = 0,
+    kCounted = 1, // and no delay: the shared way counts without the hook
+    kDelayed = 2, // or scheduled: the hook sees to it
+};
+constexpr HookState state_of(const HookTarget& target, bool is_armed) {
+    if (!is_armed || target.enabled == 0) return HookState::kOff;
+    return target.delay_ns == 0 ? HookState::kCounted : HookState::kDelayed;
+}
+
 // A glob that names of threads match.
 inline constexpr uint64_t kMaxThreads = 16;
 struct HookThread {
@@ -48,9 +60,9 @@ struct HookThread {
     char pattern[56];
 };
 
-// Written by the target: numbers for the loader and nothing else.
-struct HookCounts {
-    uint64_t hits;
+// Written by the target, as the number of hits is, which lies apart: numbers for the loader and
+// nothing else.
+struct HookDelays {
     uint64_t delays;
     uint64_t requested_ns;
     uint64_t measured_ticks;
@@ -88,20 +100,27 @@ struct HookRange {
 struct HookRegion {
     uint64_t settings;
     uint64_t process;
+    // Hits and HookSites of all slots lie as its trampolines do: for a call that returns to there
+    // an eighth, and the half, of the address are that far from those of its slot.
+    uint64_t hits_by_return; // of the first stripe
+    uint64_t hits_stripe;    // bytes from one of a slot to its next one
+    uint64_t sites_by_return;
     uint64_t schedule; // behind it the delays of its columns (abi.h); 0: there is none
     uint64_t slices;   // a ring for each of some CPUs, as many as a power of two
     uint32_t columns;
     uint32_t last_ring;
     ClockFunction clock;
     uint64_t threads; // HookThreads
-    uint64_t stripe;  // bytes from a count of a site to its next one
+    uint64_t hits;    // of the first slot
+    uint64_t delays;  // HookDelays of the first slot
+    uint64_t delays_stripe;
     uint64_t to_turn; // bytes from a HookTarget to its sb_turn
 };
 // By how much the region's description lies before the hook.
-inline constexpr size_t kRegionToHook = 304;
+inline constexpr size_t kRegionToHook = 176;
 struct HookSite {
     uint64_t target;
-    uint64_t counts;          // the first of its HookCounts
+    uint64_t slot;            // of its hits and HookDelays
     uint64_t callers;         // HookCallers; 0: any
     uint64_t return_distance; // of the return address from the stack pointer at the site
 };
@@ -109,15 +128,17 @@ struct HookSite {
 // What the way to the hook lowers the stack pointer by, before it calls.
 inline constexpr uint64_t kSavedBytes = 128 + 11 * sizeof(uint64_t);
 
-static_assert(sizeof(HookSettings) == 128 && sizeof(HookTarget) == 64 && sizeof(HookCounts) == 32 &&
-              sizeof(HookRegion) == 80 && sizeof(HookSite) == 32 && sizeof(HookThread) == 64 &&
+static_assert(sizeof(HookSettings) == 128 && sizeof(HookTarget) == 64 && sizeof(HookDelays) == 24 &&
+              sizeof(HookRegion) == 120 && sizeof(HookSite) == 32 && sizeof(HookThread) == 64 &&
               sizeof(HookCallers) == 16);
 
 struct HookCode {
     const unsigned char* data;
     size_t size;
-    size_t entry;  // of the function that takes a HookSite
-    size_t filter; // of the one that tells whether a call at a HookSite is wanted; before the other
+    // What trampolines call, with a HookState but kOff in %ecx: one that counts, and one that first
+    // asks whether the call is wanted.
+    size_t way;
+    size_t filtered_way;
 };
 // To be copied byte by byte: it refers to nothing outside itself.
 HookCode hook_code();

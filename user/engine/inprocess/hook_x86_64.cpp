@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "engine/inprocess/hook.h"
 
+#include <cstddef>
+
 #include "abi.h"
 #include "targets/glob.h"
 
@@ -10,6 +12,7 @@
 // thread. What it leaves on the stack below it holds no address of the region's code, which would
 // look as if somebody were to come back there.
 #define HOOK __attribute__((section("speedbump_hook"), used, noinline, visibility("hidden")))
+#define HOOK_LABEL __attribute__((visibility("hidden")))
 #define HOOK_APART __attribute__((section("speedbump_hook"), noinline))
 #define HOOK_INLINE static inline __attribute__((always_inline))
 
@@ -167,7 +170,7 @@ HOOK_INLINE Slice scheduled_hit(const HookRegion& region, const HookSettings& se
 }
 
 // A hit that has a delay, or a schedule. Apart from the others, which need no registers kept.
-HOOK_APART void delay_call(const HookSite& site, HookCounts& counts, uint64_t delay_ns) {
+HOOK_APART void delay_call(const HookSite& site, HookDelays& counts, uint64_t delay_ns) {
     // Copies, so that nothing of the region is needed any more once the clock is read.
     const HookRegion region = own_region();
     auto& turn = *reinterpret_cast<sb_turn*>(site.target + region.to_turn);
@@ -292,15 +295,137 @@ HOOK void speedbump_hook_call(const HookSite* site) {
     const HookRegion& region = own_region();
     const auto& target = *reinterpret_cast<const HookTarget*>(site->target);
     if (!delays(region, target)) return;
-    const uint64_t is_known = is_known_process(region);
-    HookCounts& counts = *reinterpret_cast<HookCounts*>(
-        site->counts + (is_known * kStripes + own_stripe()) * region.stripe);
-    add(counts.hits, 1);
+    const uint64_t stripe = is_known_process(region) * kStripes + own_stripe();
+    add(reinterpret_cast<uint64_t*>(region.hits + stripe * region.hits_stripe)[site->slot], 1);
     const uint64_t delay_ns = load(target.delay_ns);
-    if (delay_ns != 0) delay_call(*site, counts, delay_ns);
+    if (delay_ns == 0) return;
+    auto* const delays =
+        reinterpret_cast<HookDelays*>(region.delays + stripe * region.delays_stripe);
+    delay_call(*site, delays[site->slot], delay_ns);
 }
 
+void speedbump_hook_way() HOOK_LABEL;
+void speedbump_hook_filtered_way() HOOK_LABEL;
+
 } // extern "C"
+
+// The ways from a trampoline to there. On the stack lie the return address, %rcx and what was below
+// the stack pointer. All that the functions above may change is kept: the registers that a callee
+// need not, and the flags; the vector registers they do not use. A hit without a delay is counted
+// without them, in the process itself; `lock incq` is most of what that takes.
+#define REGION(offset) "__start_speedbump_hook-176+" #offset "(%rip)"
+static_assert(kRegionToHook == 176 && offsetof(HookRegion, settings) == 0 &&
+              offsetof(HookRegion, process) == 8 && offsetof(HookRegion, hits_by_return) == 16 &&
+              offsetof(HookRegion, hits_stripe) == 24 &&
+              offsetof(HookRegion, sites_by_return) == 32);
+static_assert(offsetof(HookSettings, armed) == 0 && offsetof(HookSettings, owner) == 4 &&
+              kOwnerDied == uint32_t{1} << (62 - 32));
+static_assert(uint32_t{1} == static_cast<uint32_t>(HookState::kCounted));
+static_assert(kOwnCounts == 1 && kStripes == 8 && sizeof(ProcessWord) == 8);
+static_assert(kSavedBytes == 128 + 11 * 8); // with the return address, and %rcx
+asm(R"(
+    .pushsection speedbump_hook, "ax", @progbits
+    .hidden __start_speedbump_hook
+    .hidden speedbump_hook_way
+    .hidden speedbump_hook_filtered_way
+
+    # All that is kept, and the HookSite in %rdi.
+    .macro speedbump_keep
+    push %rax
+    push %rsi
+    push %rdi
+    push %r8
+    push %r9
+    push %r10
+    push %r11
+    speedbump_site
+    .endm
+
+    .macro speedbump_site
+    mov 72(%rsp), %rdi              # the return address
+    shr %rdi
+    add )" REGION(32) R"(, %rdi     # sites_by_return
+    .endm
+
+    # And nothing left of where it has returned to.
+    .macro speedbump_call function
+    call \function
+    movq $0, -8(%rsp)
+    .endm
+
+    .balign 64
+    .globl speedbump_hook_way
+    .type speedbump_hook_way, @function
+speedbump_hook_way:
+    push %rax
+    lahf
+    seto %al
+    push %rdx
+    cmp $1, %ecx                    # kCounted
+    jne .Lspeedbump_hook
+    mov )" REGION(0) R"(, %rdx      # settings
+    mov (%rdx), %rdx                # `armed`, and above it `owner`
+    bt $62, %rdx                    # kOwnerDied
+    jc .Lspeedbump_flags
+    test %edx, %edx
+    jz .Lspeedbump_flags
+    mov )" REGION(8) R"(, %rdx      # process
+    cmpq $1, (%rdx)                 # kOwnCounts
+    jne .Lspeedbump_hook
+    mov %rsp, %rcx                  # own_stripe()
+    shr $3, %rcx
+    xor %rsp, %rcx
+    shr $6, %rcx
+    xor %rsp, %rcx
+    shr $14, %rcx
+    and $7, %ecx
+    or $8, %ecx                     # of the process's own
+    imul )" REGION(24) R"(, %rcx    # hits_stripe
+    mov 16(%rsp), %rdx              # the return address
+    shr $3, %rdx
+    add )" REGION(16) R"(, %rdx     # hits_by_return
+    lock incq (%rdx, %rcx)
+.Lspeedbump_flags:
+    pop %rdx
+    add $0x7f, %al                  # the overflow flag
+    sahf                            # the others
+    pop %rax
+    ret
+
+    .balign 16
+    .globl speedbump_hook_filtered_way
+    .type speedbump_hook_filtered_way, @function
+speedbump_hook_filtered_way:
+    push %rax
+    lahf
+    seto %al
+    push %rdx
+    speedbump_keep
+    speedbump_call speedbump_hook_filter
+    test %al, %al
+    jz .Lspeedbump_registers
+    speedbump_site
+    jmp .Lspeedbump_wanted
+
+.Lspeedbump_hook:
+    speedbump_keep
+.Lspeedbump_wanted:
+    speedbump_call speedbump_hook_call
+.Lspeedbump_registers:
+    pop %r11
+    pop %r10
+    pop %r9
+    pop %r8
+    pop %rdi
+    pop %rsi
+    pop %rax
+    jmp .Lspeedbump_flags
+
+    .purgem speedbump_keep
+    .purgem speedbump_site
+    .purgem speedbump_call
+    .popsection
+)");
 
 namespace speedbump::engine::inprocess {
 
@@ -311,7 +436,7 @@ HookCode hook_code() {
     };
     return {__start_speedbump_hook,
             static_cast<size_t>(__stop_speedbump_hook - __start_speedbump_hook),
-            offset(&speedbump_hook_call), offset(&speedbump_hook_filter)};
+            offset(&speedbump_hook_way), offset(&speedbump_hook_filtered_way)};
 }
 
 } // namespace speedbump::engine::inprocess

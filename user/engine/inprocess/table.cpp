@@ -117,6 +117,14 @@ Table::~Table() {
 
 void Table::arm(bool armed) {
     __atomic_store_n(&settings().armed, armed ? 1u : 0u, __ATOMIC_RELEASE);
+    for (const uint32_t target : configured_) set_state(target);
+}
+
+void Table::set_state(uint32_t target) {
+    auto* const states =
+        reinterpret_cast<HookState*>(static_cast<std::byte*>(memory_) + states_offset());
+    __atomic_store_n(&states[target], state_of(targets()[target], settings().armed != 0),
+                     __ATOMIC_RELEASE);
 }
 
 void Table::set_clock() {
@@ -171,6 +179,8 @@ Result<void> Table::configure(uint32_t target, const TargetSettings& wanted, uin
     store(entry.delay_ns, wanted.column ? SB_SCHEDULED | *wanted.column
                                         : static_cast<uint64_t>(wanted.delay.count()));
     __atomic_store_n(&entry.enabled, wanted.enabled ? 1u : 0u, __ATOMIC_RELEASE);
+    configured_.insert(target);
+    set_state(target);
     return {};
 }
 

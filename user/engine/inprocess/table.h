@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -65,6 +66,7 @@ class Table {
     HookSettings& settings() { return *static_cast<HookSettings*>(memory_); }
     HookTarget* targets() { return reinterpret_cast<HookTarget*>(&settings() + 1); }
 
+    // Delays in flight end with `armed_word()`, which a signal handler may clear, too.
     void arm(bool armed);
     uint32_t* armed_word() { return &settings().armed; }
     // kUnsupported: its `thread` is one too many.
@@ -76,10 +78,12 @@ class Table {
   private:
     Table() = default;
     Result<void> map();
+    void set_state(uint32_t target);
     Result<uint64_t> thread_number(const std::optional<targets::Pattern>& thread);
 
     Ticks ticks_;
     std::vector<std::string> threads_; // the globs of those
+    std::set<uint32_t> configured_;    // targets
     Extent extent_;
     Fd fd_, common_fd_;
     ino_t inode_ = 0;
