@@ -122,9 +122,9 @@ void Table::arm(bool armed) {
 
 void Table::set_state(uint32_t target) {
     auto* const states =
-        reinterpret_cast<HookState*>(static_cast<std::byte*>(memory_) + states_offset());
-    __atomic_store_n(&states[target], state_of(targets()[target], settings().armed != 0),
-                     __ATOMIC_RELEASE);
+        reinterpret_cast<uint32_t*>(static_cast<std::byte*>(memory_) + states_offset());
+    const HookState state = state_of(targets()[target], settings().armed != 0);
+    __atomic_store_n(&states[target], static_cast<uint32_t>(state), __ATOMIC_RELEASE);
 }
 
 void Table::set_clock() {
