@@ -12,6 +12,7 @@
 #include "cli/exit_status.h"
 #include "cli/fleet.h"
 #include "cli/wrong_usage.h"
+#include "util/descriptors.h"
 #include "util/log.h"
 #include "util/text.h"
 
@@ -48,6 +49,8 @@ speedbump::Result<int> run_action(const speedbump::cli::Action& action) {
 
 int main(int argc, char** argv) {
     using namespace speedbump::cli;
+    speedbump::hold_standard_streams();
+    speedbump::allow_many_descriptors();
     std::vector<std::string> arguments(argv + 1, argv + argc);
     // What follows "--" of `run` belongs to the program, whatever it looks like.
     std::vector<std::string> program;

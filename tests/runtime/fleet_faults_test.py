@@ -57,6 +57,14 @@ def test_an_agent_that_dies_later_is_gone_on_without() -> None:
         expect_nothing_left(hosts, pids)
 
 
+def test_many_hosts_want_many_descriptors() -> None:
+    """More than this program may have at first: three for each."""
+    words = [word for _ in range(20) for word in ("--at", "sh -c 'exit 3' speedbump")]
+    done = Run("experiment", *words, "--exe=pulse", "--progress", PROGRESS, targets_file(LINE),
+               before=["prlimit", "--nofile=32:4096"])
+    assert done.status == 1 and "the launcher with status 3" in done.err, done
+
+
 def test_a_clock_that_jumps_begins_slices_anew() -> None:
     hosts, pids = serving(2)
     jump = 200_000_000  # ns

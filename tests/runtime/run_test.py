@@ -123,6 +123,12 @@ def test_standard_streams_and_environment_are_the_programs() -> None:
     assert done.out.splitlines()[2] == plain.stdout.strip(), done
 
 
+def test_its_limit_of_descriptors_is_its_own() -> None:
+    done = Run("run", "-q", "-o", "/dev/null", targets_file("+libc.so.6:write"), "--", "/bin/sh", "-c",
+               "ulimit -Sn; grep 'open files' /proc/$PPID/limits", before=["prlimit", "--nofile=64:4096"])
+    assert done.out.split() == ["64", "Max", "open", "files", "4096", "4096", "files"], done
+
+
 def test_signals_go_to_the_program() -> None:
     process = subprocess.Popen(
         [SPEEDBUMP, "run", "--missing=ignore", PUSH, "--", "/bin/sh", "-c",

@@ -2,7 +2,6 @@
 #include "engine/engines.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <set>
@@ -15,6 +14,7 @@
 #include "engine/python/python_hooks.h"
 #include "process/ownership.h"
 #include "tree/polled_tree.h"
+#include "util/descriptors.h"
 #include "util/proc.h"
 
 namespace speedbump::engine {
@@ -97,14 +97,6 @@ Engines with_polled_tree(std::unique_ptr<inprocess::InprocessProbes> jumps, cons
     engines.tree = tree;
     engines.probes = std::move(jumps);
     return engines;
-}
-
-// A set of probes is a descriptor.
-void allow_many_descriptors() {
-    rlimit open_files{};
-    if (getrlimit(RLIMIT_NOFILE, &open_files) != 0) return;
-    open_files.rlim_cur = open_files.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &open_files);
 }
 
 } // namespace

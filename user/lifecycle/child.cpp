@@ -12,6 +12,8 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "util/descriptors.h"
+
 namespace speedbump::lifecycle {
 
 namespace {
@@ -63,6 +65,7 @@ void prepend_to_python_path(const std::string& entry) {
         python_path_entry += byte;
     }
     if (!python_path_entry.empty()) prepend_to_python_path(python_path_entry);
+    allow_descriptors_as_before();
     ::execvp(arguments[0], arguments);
     const int error_number = errno;
     ::send(channel, &error_number, sizeof(error_number), MSG_NOSIGNAL);

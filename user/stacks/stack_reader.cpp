@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "stacks/stack_reader.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 
 #include "process/remote_elf.h"
@@ -11,6 +9,7 @@
 #include "stacks/gathering.h"
 #include "stacks/snapshot_reader.h"
 #include "stacks/thread_list.h"
+#include "util/descriptors.h"
 
 namespace speedbump::stacks {
 namespace {
@@ -19,13 +18,6 @@ constexpr size_t kMaxForgotten = 1024;
 constexpr size_t kMaxPaths = 1 << 22;
 constexpr int kListTries = 16;
 constexpr const char* kListChanges = "its list of threads changed each time while it was read";
-
-void raise_file_limit() {
-    rlimit limit{};
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
-}
 
 } // namespace
 
@@ -202,7 +194,7 @@ Result<StackReader> StackReader::open(pid_t pid, const ReaderOptions& options) {
     uint64_t code_type = 0;
     for (const process::RemoteModule& module : *modules)
         if (module.path() == interpreter.path) code_type = module.find("PyCode_Type").value_or(0);
-    raise_file_limit();
+    allow_many_descriptors();
     auto opened =
         open(std::make_unique<process::ProcessSource>(pid), interpreter, code_type, pid, options);
     if (!opened) return std::move(opened.error()).with_context(name);
