@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <array>
+#include <chrono>
+#include <thread>
 
 namespace speedbump::lifecycle {
 namespace {
@@ -37,6 +40,33 @@ TEST(Signals, WordsAreLetGoOf) {
     ::raise(SIGINT);
     EXPECT_EQ(word, 1u);
     EXPECT_EQ(signals->stop_signal(), SIGINT);
+}
+
+// As a launcher passes on what a terminal has sent to both.
+TEST(Signals, TwoAtTheSameTimeAreOneRequest) {
+    auto signals = Signals::install();
+    ASSERT_TRUE(signals);
+    sigset_t both, before;
+    sigemptyset(&both);
+    sigaddset(&both, SIGINT);
+    sigaddset(&both, SIGTERM);
+    ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, &both, &before), 0);
+    ::raise(SIGINT);
+    ::raise(SIGTERM);
+    ASSERT_EQ(::pthread_sigmask(SIG_SETMASK, &before, nullptr), 0);
+    EXPECT_NE(signals->stop_signal(), 0);
+}
+
+TEST(Signals, ALaterOneEndsTheProgram) {
+    EXPECT_EXIT(
+        {
+            auto signals = Signals::install();
+            ::raise(SIGINT);
+            std::this_thread::sleep_for(std::chrono::milliseconds(600));
+            ::raise(SIGTERM);
+            ::_exit(0);
+        },
+        testing::ExitedWithCode(128 + SIGTERM), "");
 }
 
 } // namespace

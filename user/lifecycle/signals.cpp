@@ -9,17 +9,24 @@
 #include <atomic>
 #include <cerrno>
 
+#include "util/clock.h"
+
 namespace speedbump::lifecycle {
 
 namespace {
 
 // A handler has no other way to its state.
 std::atomic<int> stop_signal_seen{0};
+std::atomic<uint64_t> stop_seen_ns{0}; // when; 0: not yet
 std::atomic<int> pipe_end{-1};
 std::atomic<pid_t> forward_to{0};
 std::array<std::atomic<uint32_t*>, 4> to_zero;
 std::atomic<int> zeroing{0}; // handlers that may hold one of these
-static_assert(std::atomic<int>::is_always_lock_free);
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);
+
+// Who asks once may be heard twice: a launcher (sudo, timeout) passes on what the terminal has sent
+// to it and to this program.
+constexpr uint64_t kSameRequest = 500'000'000; // ns
 
 constexpr std::array<int, 3> kStop = {SIGINT, SIGTERM, SIGHUP};
 constexpr std::array<int, 5> kOthers = {SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGCHLD};
@@ -34,12 +41,17 @@ void handle(int signal, siginfo_t* info, void*) {
     const bool sent_to_us_alone = info->si_code <= 0;
     if (child > 0 && signal != SIGCHLD && sent_to_us_alone) ::kill(child, signal);
     if (asks_to_stop(signal)) {
-        if (stop_signal_seen != 0) ::_exit(128 + signal);
-        stop_signal_seen = signal;
-        ++zeroing;
-        for (const auto& word : to_zero)
-            if (uint32_t* const at = word) __atomic_store_n(at, 0u, __ATOMIC_RELEASE);
-        --zeroing;
+        const uint64_t now = monotonic_ns();
+        uint64_t before = 0;
+        if (stop_seen_ns.compare_exchange_strong(before, now)) {
+            stop_signal_seen = signal;
+            ++zeroing;
+            for (const auto& word : to_zero)
+                if (uint32_t* const at = word) __atomic_store_n(at, 0u, __ATOMIC_RELEASE);
+            --zeroing;
+        } else if (now >= before + kSameRequest) {
+            ::_exit(128 + signal);
+        }
     }
     const char byte = 0;
     // a full pipe is readable already
@@ -70,6 +82,7 @@ Result<Signals> Signals::install() {
     signals.write_end_ = Fd(ends[1]);
     pipe_end = ends[1];
     stop_signal_seen = 0;
+    stop_seen_ns = 0;
     for (const int signal : kStop) {
         if (auto done = set_handler(signal); !done) return std::move(done).error();
     }

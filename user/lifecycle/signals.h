@@ -13,8 +13,9 @@
 namespace speedbump::lifecycle {
 
 // Turns signals into a readable descriptor while it lives; one at a time per program. The first
-// SIGINT, SIGTERM or SIGHUP asks to stop; the second ends the program at once with 128 + N (the
-// kernel takes every probe out with its descriptors). An ignored SIGHUP stays ignored (nohup).
+// SIGINT, SIGTERM or SIGHUP asks to stop; one that comes half a second later, or more, ends the
+// program at once with 128 + N (the kernel takes every probe out with its descriptors). An ignored
+// SIGHUP stays ignored (nohup).
 class Signals {
   public:
     static Result<Signals> install();
