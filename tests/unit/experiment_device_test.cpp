@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "changed_documents.h"
 #include "experiment/analysis.h"
 #include "experiment/device_queue.h"
 #include "experiment/device_spec.h"
@@ -319,6 +320,11 @@ TEST(DeviceVerdict, OfADocumentAndItsJson) {
     EXPECT_FALSE(from_json(broken.dump(), "it"));
     broken["blocks"][0]["slices"][0]["device"] = nlohmann::json::array({nullptr});
     EXPECT_FALSE(from_json(broken.dump(), "it"));
+}
+
+TEST(DeviceVerdict, ADocumentThatIsTakenCanBeShown) {
+    const auto json = nlohmann::json::parse(to_json(with_device(0.05, 0.6, 0.05)));
+    EXPECT_GT(taken_when_changed(json), 30u);
 }
 
 TEST(DeviceVerdict, TimeInWhichNoUnitEndsIsOfTheUnits) {

@@ -7,13 +7,12 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <set>
 
+#include "changed_documents.h"
 #include "experiment/analysis.h"
 #include "experiment/comparison.h"
 #include "experiment/plan.h"
 #include "experiment/progress_spec.h"
-#include "report/discovery.h"
 #include "report/experiment.h"
 
 using namespace speedbump::experiment;
@@ -335,33 +334,39 @@ TEST(Document, RefusesWhatIsDamaged) {
     }));
 }
 
-// How often a document is taken of which one value became another, of each kind. What is taken must
-// be fit for all that reads it.
-size_t taken_when_changed(const nlohmann::json& whole) {
-    const auto parts = whole.flatten();
-    std::set<std::string> places;
-    for (const auto& [place, value] : parts.items())
-        for (std::string at = place; !at.empty(); at.resize(at.rfind('/'))) places.insert(at);
-    size_t taken = 0;
-    for (const std::string& place : places)
-        for (const char* other : {"[]", "{}", "\"\"", "null", "-1", "0", "1e300", "[[]]", "true"}) {
-            auto json = whole;
-            json[nlohmann::json::json_pointer(place)] = nlohmann::json::parse(other);
-            const auto document = from_json(json.dump(), "x");
-            if (!document) continue;
-            ++taken;
-            const Results results = analyse(*document);
-            speedbump::report::experiment_table(*document, results, {});
-            speedbump::report::experiment_html(*document, results);
-            speedbump::report::discovery_html({}, {}, speedbump::report::Measured{*document, "x"});
-        }
-    return taken;
-}
-
 TEST(Document, WhatIsTakenCanBeShown) {
     for (const size_t blocks : {0u, 2u}) // without blocks little else has to fit a changed value
         EXPECT_GT(taken_when_changed(nlohmann::json::parse(to_json(measured({1.0, 0.0}, blocks)))),
                   30u);
+}
+
+TEST(Document, EachSliceButThoseWithoutProbesHasItsCalls) {
+    const auto whole = nlohmann::json::parse(to_json(measured({1.0, 0.0}, 2)));
+    size_t without = 0;
+    for (size_t slice = 0; slice < whole["blocks"][0]["slices"].size(); ++slice) {
+        auto json = whole;
+        auto& one = json["blocks"][0]["slices"][slice];
+        one.erase("calls");
+        const bool is_taken = from_json(json.dump(), "x").has_value();
+        EXPECT_EQ(is_taken, one["arm"] == "off") << one["arm"];
+        without += is_taken;
+    }
+    EXPECT_GT(without, 0u);
+}
+
+TEST(Document, NumbersAreWhatTheySeem) {
+    const auto whole = nlohmann::json::parse(to_json(measured({1.0}, 2)));
+    for (const char* place : {"/blocks/0/slices/0/length_ns", "/blocks/0/slices/0/progress/0",
+                              "/blocks/0/slices/0/progress_ns/0", "/settings/slice_ns",
+                              "/targets/0/doses_ns/0", "/targets/0/function_count"})
+        for (const char* other : {"-1", "1e3", "1.5", "1e300", "9223372036854775807",
+                                  "9223372036854775808", "18446744073709551615"}) {
+            auto json = whole;
+            json[nlohmann::json::json_pointer(place)] = nlohmann::json::parse(other);
+            const auto document = from_json(json.dump(), "x");
+            ASSERT_FALSE(document) << place << " " << other;
+            EXPECT_THAT(document.error().message, testing::HasSubstr("is not a whole number from"));
+        }
 }
 
 TEST(Document, MergesHosts) {

@@ -270,6 +270,10 @@ TEST(Slices, WhatIsNotWholeIsRefused) {
         return read ? std::string("none") : read.error().message;
     };
     EXPECT_THAT(refusal("/sliced/slice_ns", 0), HasSubstr("slices without a length"));
+    EXPECT_THAT(refusal("/sliced/slice_ns", 2'000'000'000), HasSubstr("slice_ns is not"));
+    EXPECT_THAT(refusal("/sliced/waited_ns", INT64_MAX), HasSubstr("waited_ns is not"));
+    EXPECT_THAT(refusal("/sliced/targets/0/injected_ns/0", -1), HasSubstr("injected_ns is not"));
+    EXPECT_THAT(refusal("/sliced/units/0/0", 1e300), HasSubstr("units is not"));
     for (const double chance : {0.0, 1.0, -0.5})
         EXPECT_THAT(refusal("/sliced/chance", chance), HasSubstr("between 0 and 1"));
     EXPECT_THAT(refusal("/sliced/units", nlohmann::json::array()), HasSubstr("progress points"));
@@ -282,7 +286,7 @@ TEST(Slices, WhatIsNotWholeIsRefused) {
     EXPECT_THAT(refusal("/sliced/targets/0/delays", {1}), HasSubstr("another length"));
     EXPECT_THAT(refusal("/sliced/targets", nlohmann::json::array()),
                 HasSubstr("another number of targets"));
-    EXPECT_THAT(refusal("/sliced/targets/0/dose_ns", -1), HasSubstr("negative"));
+    EXPECT_THAT(refusal("/sliced/targets/0/dose_ns", -1), HasSubstr("dose_ns is not"));
 }
 
 // Ten and a half units in each, like clockwork: that it is ten and eleven in turn is no noise.

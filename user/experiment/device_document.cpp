@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "experiment/device_document.h"
 
+#include "experiment/document_json.h"
+
 namespace speedbump::experiment {
 
 namespace {
@@ -37,13 +39,8 @@ ordered_json device_json(const DeviceReading& reading) {
 
 DeviceReading read_device(const ordered_json& json) {
     DeviceReading reading;
-    for (const Count& one : kCounts) reading.*one.field = json.at(one.key).get<uint64_t>();
-    for (const Time& one : kTimes) {
-        reading.*one.field = nanoseconds(json.at(one.key).get<int64_t>());
-        if ((reading.*one.field).count() < 0)
-            throw ordered_json::other_error::create(501, std::string(one.key) + " is negative",
-                                                    nullptr);
-    }
+    for (const Count& one : kCounts) reading.*one.field = read_count(json.at(one.key), one.key);
+    for (const Time& one : kTimes) reading.*one.field = read_time(json, one.key);
     return reading;
 }
 

@@ -42,9 +42,15 @@ Estimate share_of(const std::vector<Pair>& pairs) {
     return estimate_of(share, std::sqrt(squares * count / (count - 1)) / sum.whole, count - 1);
 }
 
+// As DeviceReading has them; ns.
+struct Sums {
+    uint64_t launches = 0, waits = 0, gaps = 0, most_queued = 0;
+    double wait = 0, launching = 0, held = 0, unsure = 0, watched = 0, idle = 0, busy = 0;
+};
+
 struct Slices {
     std::vector<Pair> waited, waited_or_unsure, idle, not_busy;
-    DeviceReading sum;
+    Sums sum;
     double units = 0, time = 0;
     double without_cpu = 0; // ns, of all threads
     size_t count = 0;
@@ -52,7 +58,7 @@ struct Slices {
 
 void add(Slices& slices, const Slice& slice, const DeviceReading& device) {
     const double watched = ns(device.watched), waited = ns(device.wait) + ns(device.held);
-    DeviceReading& sum = slices.sum;
+    Sums& sum = slices.sum;
     ++slices.count;
     slices.units += static_cast<double>(slice.progress[0]);
     slices.time += ns(slice.progress_time[0]);
@@ -61,13 +67,13 @@ void add(Slices& slices, const Slice& slice, const DeviceReading& device) {
     sum.waits += device.waits;
     sum.gaps += device.gaps;
     sum.most_queued = std::max(sum.most_queued, device.most_queued);
-    sum.wait += device.wait;
-    sum.launching += device.launching;
-    sum.held += device.held;
-    sum.unsure += device.unsure;
-    sum.watched += device.watched;
-    sum.idle += device.idle;
-    sum.busy += device.busy;
+    sum.wait += ns(device.wait);
+    sum.launching += ns(device.launching);
+    sum.held += ns(device.held);
+    sum.unsure += ns(device.unsure);
+    sum.watched += ns(device.watched);
+    sum.idle += ns(device.idle);
+    sum.busy += ns(device.busy);
     slices.waited.push_back({waited, watched});
     slices.waited_or_unsure.push_back({waited + ns(device.unsure), watched});
     slices.idle.push_back({ns(device.idle), watched});
@@ -91,7 +97,7 @@ double within(double share) {
 }
 
 void add_notes(DeviceResult& result, const Slices& slices) {
-    if (slices.sum.watched.count() == 0) {
+    if (slices.sum.watched == 0) {
         result.notes.push_back(
             slices.sum.launches == 0
                 ? "nothing was launched"
@@ -102,12 +108,12 @@ void add_notes(DeviceResult& result, const Slices& slices) {
         result.notes.push_back(
             "work that was done before anybody waited for it can't be seen from the interface: "
             "the device may have been idle for longer than is told, up to the larger number");
-    if (slices.sum.launching.count() == 0 && slices.sum.most_queued >= kLikelyRoom)
+    if (slices.sum.launching == 0 && slices.sum.most_queued >= kLikelyRoom)
         result.notes.push_back(fmt::format(
             "up to {} launches were queued: the host may have waited in a launch for room; name "
             "the launch among the functions that wait as well",
             slices.sum.most_queued));
-    if (slices.sum.unsure.count() > 0)
+    if (slices.sum.unsure > 0)
         result.notes.push_back(
             "nothing was launched while nothing was queued: whether launches "
             "waited for room can't be told");
@@ -138,16 +144,15 @@ DeviceResult examine_device(const Document& document, size_t progress) {
         result.unit = slices.time / units;
         result.launches = static_cast<double>(slices.sum.launches) / units;
         result.waits = static_cast<double>(slices.sum.waits) / units;
-        result.wait = ns(slices.sum.wait) / units;
-        result.held = ns(slices.sum.held) / units;
-        result.unsure = ns(slices.sum.unsure) / units;
-        result.idle = ns(slices.sum.idle) / units;
-        result.unseen =
-            std::max(0.0, ns(slices.sum.watched - slices.sum.idle - slices.sum.busy) / units);
+        result.wait = slices.sum.wait / units;
+        result.held = slices.sum.held / units;
+        result.unsure = slices.sum.unsure / units;
+        result.idle = slices.sum.idle / units;
+        const Sums& sum = slices.sum;
+        result.unseen = std::max(0.0, (sum.watched - sum.idle - sum.busy) / units);
     }
-    if (slices.sum.watched.count() > 0) {
-        const bool may_be_held =
-            slices.sum.launching.count() == 0 && slices.sum.most_queued >= kLikelyRoom;
+    if (slices.sum.watched > 0) {
+        const bool may_be_held = slices.sum.launching == 0 && slices.sum.most_queued >= kLikelyRoom;
         const auto low = [](const std::vector<Pair>& pairs) {
             return within(share_of(pairs).interval.low);
         };

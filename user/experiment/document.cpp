@@ -24,6 +24,7 @@ using nlohmann::ordered_json;
 
 constexpr const char* kSchema = "speedbump/experiment/1";
 constexpr off_t kMaxDocumentBytes = 1l << 30;
+constexpr auto kLongestSlice = std::chrono::hours(1000); // of one arm: that of some is told
 
 constexpr std::pair<ArmKind, const char*> kArmNames[] = {{ArmKind::kOff, "off"},
                                                          {ArmKind::kProbe, "probe"},
@@ -191,7 +192,7 @@ Slice read_slice(const ordered_json& json, const Document& document) {
     Slice slice;
     slice.arm.kind = read_kind(json.at("arm").get<std::string>());
     if (slice.arm.kind == ArmKind::kDose) {
-        slice.arm.target = json.at("target").get<size_t>();
+        slice.arm.target = read_count(json.at("target"), "target");
         slice.arm.delay = read_time(json, "delay_ns");
         slice.injected = read_time(json, "injected_ns");
         if (slice.arm.target >= document.targets.size()) refuse("a slice of no target");
@@ -199,17 +200,15 @@ Slice read_slice(const ordered_json& json, const Document& document) {
     slice.start = read_time(json, "start_ns");
     slice.length = read_time(json, "length_ns");
     slice.waited = read_time(json, "waited_ns");
-    slice.progress = json.at("progress").get<std::vector<uint64_t>>();
-    for (const ordered_json& time : json.at("progress_ns"))
-        slice.progress_time.emplace_back(time.get<int64_t>());
+    slice.progress = read_counts(json.at("progress"), "progress");
+    slice.progress_time = read_times(json.at("progress_ns"), "progress_ns");
     if (slice.progress.size() != document.progress.size() ||
         slice.progress_time.size() != document.progress.size())
         refuse("a slice has another number of progress points than the document");
-    if (json.contains("calls")) {
-        slice.calls = json.at("calls").get<std::vector<uint64_t>>();
-        if (slice.calls.size() != document.targets.size())
-            refuse("a slice has another number of targets than the document");
-    }
+    if (json.contains("calls")) slice.calls = read_counts(json.at("calls"), "calls");
+    const bool has_none = slice.arm.kind == ArmKind::kOff && slice.calls.empty();
+    if (slice.calls.size() != document.targets.size() && !has_none)
+        refuse("a slice has another number of targets than the document");
     slice.latency.resize(slice.progress.size());
     if (json.contains("latency")) {
         const ordered_json& latencies = json.at("latency");
@@ -237,11 +236,10 @@ Target read_target(const ordered_json& json) {
     if (role != "target" && role != "positive") refuse("there is no role '" + role + "'");
     target.role = role == "positive" ? Role::kPositive : Role::kTarget;
     target.functions = json.at("functions").get<std::vector<std::string>>();
-    target.function_count = json.at("function_count").get<size_t>();
-    for (const ordered_json& dose : json.at("doses_ns"))
-        target.doses.emplace_back(dose.get<int64_t>());
+    target.function_count = read_count(json.at("function_count"), "function_count");
+    target.doses = read_times(json.at("doses_ns"), "doses_ns");
     target.notes = json.at("notes").get<std::vector<std::string>>();
-    if (json.contains("host")) target.host = json.at("host").get<size_t>();
+    if (json.contains("host")) target.host = read_count(json.at("host"), "host");
     return target;
 }
 
@@ -264,7 +262,7 @@ Rung read_rung(const ordered_json& json, const Document& document) {
     Rung rung;
     rung.targets = std::move(alone.targets);
     rung.blocks = std::move(alone.blocks);
-    rung.followed = json.at("followed").get<std::vector<size_t>>();
+    rung.followed = read_counts(json.at("followed"), "followed");
     for (const size_t target : rung.followed)
         if (target >= rung.targets.size()) refuse("a rung goes on with no target of its own");
     rung.notes = json.at("notes").get<std::vector<std::string>>();
@@ -281,10 +279,12 @@ Document read_document(const ordered_json& json) {
     document.kernel = json.at("kernel").get<std::string>();
     document.machine = json.at("machine").get<std::string>();
     document.engine = json.at("engine").get<std::string>();
-    document.started_unix_ns = json.at("started_unix_ns").get<int64_t>();
+    document.started_unix_ns =
+        read_number(json.at("started_unix_ns"), "started_unix_ns", INT64_MIN, INT64_MAX);
+    if (!json.at("seed").is_number_unsigned()) refuse("its seed is not a whole number");
     document.seed = json.at("seed").get<uint64_t>();
     const ordered_json& settings = json.at("settings");
-    document.settings.slice = read_time(settings, "slice_ns");
+    document.settings.slice = read_time(settings, "slice_ns", kLongestSlice);
     document.settings.settle = read_time(settings, "settle_ns");
     document.settings.precision = settings.at("precision").get<double>();
     document.settings.max_slowdown = settings.at("max_slowdown").get<double>();
@@ -424,7 +424,7 @@ Result<void> append(Sliced& to, const Sliced& from) {
         add(to.targets[target].injected_ns, from.targets[target].injected_ns);
         add(to.targets[target].delays, from.targets[target].delays);
     }
-    to.waited += from.waited;
+    to.waited = std::min(to.waited + from.waited, kLongestTime);
     return {};
 }
 

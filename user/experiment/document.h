@@ -16,6 +16,9 @@ namespace speedbump::experiment {
 
 using std::chrono::nanoseconds;
 
+// More than any time of a document, 36 years of all threads together: sums of two are times still.
+inline constexpr nanoseconds kLongestTime{int64_t{1} << 60};
+
 enum class ArmKind {
     kOff,   // no probe is there
     kProbe, // probes are there, delay 0

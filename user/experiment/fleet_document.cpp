@@ -62,13 +62,14 @@ FleetHost read_host(const ordered_json& json, const Document& document) {
     host.version = json.at("version").get<std::string>();
     host.kernel = json.at("kernel").get<std::string>();
     host.machine = json.at("machine").get<std::string>();
-    host.clock_ahead = std::chrono::nanoseconds(json.at("clock_ahead_ns").get<int64_t>());
+    host.clock_ahead = std::chrono::nanoseconds(read_number(
+        json.at("clock_ahead_ns"), "clock_ahead_ns", -kLongestTime.count(), kLongestTime.count()));
     host.clock_error = read_time(json, "clock_error_ns");
-    host.lost = json.at("lost_slices").get<uint64_t>();
+    host.lost = read_count(json.at("lost_slices"), "lost_slices");
     if (json.contains("ended")) host.ended = json.at("ended").get<std::string>();
     for (const char one : json.at("told").get<std::string>()) host.told.push_back(one == '1');
     check(host.told.size());
-    host.units = json.at("units").get<std::vector<std::vector<uint64_t>>>();
+    host.units = read_rows(json.at("units"), "units");
     if (host.units.size() != document.progress.size())
         refuse("a host has another number of progress points than the document");
     for (const auto& units : host.units) check(units.size());
@@ -76,9 +77,9 @@ FleetHost read_host(const ordered_json& json, const Document& document) {
     for (const auto& since : host.since_ns) check(since.size());
     for (const ordered_json& target : json.at("targets")) {
         SlicedTarget& read = host.targets.emplace_back();
-        read.calls = target.at("calls").get<uint64_t>();
-        read.injected_ns = target.at("injected_ns").get<std::vector<uint64_t>>();
-        read.delays = target.at("delays").get<std::vector<uint64_t>>();
+        read.calls = read_count(target.at("calls"), "calls");
+        read.injected_ns = read_counts(target.at("injected_ns"), "injected_ns");
+        read.delays = read_counts(target.at("delays"), "delays");
         check(read.injected_ns.size());
         check(read.delays.size());
     }

@@ -10,6 +10,8 @@ using nlohmann::ordered_json;
 namespace {
 
 constexpr char kNotDrawn = '-';
+// More than any that is switched: all slices of a file together are no longer than a time may be.
+constexpr auto kLongestSlice = std::chrono::seconds(1);
 
 // A letter for each slice: its level, 'a' being the smallest dose; a capital one has the dose.
 std::string steps_text(const std::vector<Step>& steps) {
@@ -39,7 +41,7 @@ std::vector<Step> read_steps(const std::string& text) {
 
 std::vector<std::vector<uint64_t>> read_since(const ordered_json& json, const Document& document) {
     if (!json.contains("units_since_ns")) return {};
-    auto since = json.at("units_since_ns").get<std::vector<std::vector<uint64_t>>>();
+    auto since = read_rows(json.at("units_since_ns"), "units_since_ns");
     if (since.size() != document.progress.size())
         refuse("times of units are of another number of progress points than the document");
     return since;
@@ -66,12 +68,12 @@ ordered_json sliced_json(const Sliced& sliced) {
 
 Sliced read_sliced(const ordered_json& json, const Document& document) {
     Sliced sliced;
-    sliced.slice = read_time(json, "slice_ns");
+    sliced.slice = read_time(json, "slice_ns", kLongestSlice);
     sliced.waited = read_time(json, "waited_ns");
     if (sliced.slice.count() == 0) refuse("slices without a length");
     if (json.contains("chance")) sliced.chance = json.at("chance").get<double>();
     if (!(sliced.chance > 0 && sliced.chance < 1)) refuse("a chance is between 0 and 1");
-    sliced.units = json.at("units").get<std::vector<std::vector<uint64_t>>>();
+    sliced.units = read_rows(json.at("units"), "units");
     if (sliced.units.size() != document.progress.size())
         refuse("the slices have another number of progress points than the document");
     const auto check = [&sliced](size_t slices) {
@@ -83,10 +85,10 @@ Sliced read_sliced(const ordered_json& json, const Document& document) {
     for (const ordered_json& target : json.at("targets")) {
         SlicedTarget& read = sliced.targets.emplace_back();
         read.dose = read_time(target, "dose_ns");
-        read.calls = target.at("calls").get<uint64_t>();
+        read.calls = read_count(target.at("calls"), "calls");
         read.steps = read_steps(target.at("steps").get<std::string>());
-        read.injected_ns = target.at("injected_ns").get<std::vector<uint64_t>>();
-        read.delays = target.at("delays").get<std::vector<uint64_t>>();
+        read.injected_ns = read_counts(target.at("injected_ns"), "injected_ns");
+        read.delays = read_counts(target.at("delays"), "delays");
         if (target.contains("hosts")) read.hosts = target.at("hosts").get<double>();
         if (!(read.hosts >= 1)) refuse("a target is of no host");
         check(read.steps.size());

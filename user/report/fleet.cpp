@@ -36,7 +36,8 @@ std::string host_line(const FleetHost& host, const Document& document) {
         line += fmt::format("; no part of {} of {} slices", without, host.told.size());
     if (host.lost > 0)
         line += fmt::format("; {} more ({}) are left out, as it did not tell of them", host.lost,
-                            show_time(document.settings.slice * static_cast<int64_t>(host.lost)));
+                            show_ns(static_cast<double>(document.settings.slice.count()) *
+                                    static_cast<double>(host.lost)));
     if (!host.ended.empty()) line += "; it ended early: " + printable(host.ended);
     return line + "\n";
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdint>
 #include <string>
 
 #include "util/units.h"
@@ -12,7 +12,9 @@ namespace speedbump::report {
 
 // A time in ns that was computed, to the next whole one, in the unit that suits it.
 inline std::string show_ns(double ns) {
-    return show_time(std::chrono::nanoseconds(static_cast<int64_t>(std::llround(ns))));
+    constexpr double kMost = 0x1p62; // which an integer can hold
+    if (std::isnan(ns)) return "-";
+    return show_time(std::chrono::nanoseconds(std::llround(std::clamp(ns, -kMost, kMost))));
 }
 
 } // namespace speedbump::report
