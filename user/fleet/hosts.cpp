@@ -48,8 +48,10 @@ Result<std::unique_ptr<Hosts>> Hosts::start(const std::vector<Launch>& launches,
 }
 
 Hosts::~Hosts() {
-    for (Host& host : hosts_)
-        if (host.link) host.link->close();
+    std::vector<Link*> links;
+    for (const Host& host : hosts_)
+        if (host.link) links.push_back(host.link.get());
+    Link::end_all(links);
 }
 
 void Hosts::send_all(const Order& order) {

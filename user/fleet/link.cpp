@@ -79,29 +79,47 @@ Result<std::unique_ptr<Link>> Link::start(const std::vector<std::string>& comman
     return link;
 }
 
-bool Link::wait_for_end(milliseconds time) {
-    const Clock::time_point end = Clock::now() + time;
-    while (!status_) {
-        int status = 0;
-        const pid_t got = ::waitpid(pid_, &status, WNOHANG);
-        if (got == pid_ || (got < 0 && errno == ECHILD)) status_ = status;
-        if (status_ || Clock::now() >= end) break;
-        turn(); // it must not wait for us to read
-        ::poll(nullptr, 0, 5);
-    }
+bool Link::has_exited() {
+    if (status_) return true;
+    int status = 0;
+    const pid_t got = ::waitpid(pid_, &status, WNOHANG);
+    if (got == pid_ || (got < 0 && errno == ECHILD)) status_ = status;
     return status_.has_value();
 }
 
-Link::~Link() {
-    close();
-    if (wait_for_end(kForItsEnd)) return;
-    ::kill(-pid_, SIGTERM);
-    ::kill(-pid_, SIGCONT);
-    if (wait_for_end(kForSignal)) return;
-    ::kill(-pid_, SIGKILL);
-    int status = 0;
-    while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+// Whether all of them have exited within that time.
+bool Link::wait_for(std::span<Link* const> links, milliseconds time) {
+    const Clock::time_point end = Clock::now() + time;
+    for (;;) {
+        bool have_all = true;
+        for (Link* const link : links) {
+            if (link->has_exited()) continue;
+            have_all = false;
+            link->turn(); // it must not wait for us to read
+        }
+        if (have_all || Clock::now() >= end) return have_all;
+        ::poll(nullptr, 0, 5);
     }
+}
+
+void Link::end_all(std::span<Link* const> links) {
+    for (Link* const link : links) link->close();
+    if (wait_for(links, kForItsEnd)) return;
+    for (Link* const link : links) {
+        if (link->has_exited()) continue;
+        ::kill(-link->pid_, SIGTERM);
+        ::kill(-link->pid_, SIGCONT);
+    }
+    if (wait_for(links, kForSignal)) return;
+    for (Link* const link : links)
+        if (!link->has_exited()) ::kill(-link->pid_, SIGKILL);
+    for (Link* const link : links)
+        while (!link->has_exited()) ::poll(nullptr, 0, 5);
+}
+
+Link::~Link() {
+    Link* const own = this;
+    end_all({&own, 1});
 }
 
 void Link::turn() {
@@ -119,7 +137,8 @@ void Link::turn() {
 std::string Link::last_words() {
     std::string how = "its link ended";
     if (lines_.is_broken()) how = "it sent a line that is longer than any may be";
-    if (wait_for_end(kForLastWords) && !lines_.is_broken()) {
+    Link* const own = this;
+    if (wait_for({&own, 1}, kForLastWords) && !lines_.is_broken()) {
         if (WIFSIGNALED(*status_))
             how += fmt::format(", the launcher by signal {}", WTERMSIG(*status_));
         else if (WEXITSTATUS(*status_) != 0)

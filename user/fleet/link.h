@@ -3,8 +3,10 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,13 +18,15 @@
 namespace speedbump::fleet {
 
 // A program that connects its standard input and output with an agent's. Nothing here waits for
-// it but the destructor. Not thread-safe.
+// it but end_all(). Not thread-safe.
 class Link {
   public:
     // Starts it, in a process group of its own: what a terminal sends must not end it.
     static Result<std::unique_ptr<Link>> start(const std::vector<std::string>& command);
-    // Ends its input, on which it should end, and waits for that; then ends it.
-    ~Link();
+    // Ends the input of each, on which it should end, and waits for that; then ends it. All at
+    // once: however many do not end by themselves, it takes as long as one.
+    static void end_all(std::span<Link* const> links);
+    ~Link(); // ends it
     Link(const Link&) = delete;
     Link& operator=(const Link&) = delete;
 
@@ -45,7 +49,8 @@ class Link {
 
   private:
     Link() = default;
-    bool wait_for_end(std::chrono::milliseconds time);
+    bool has_exited();
+    static bool wait_for(std::span<Link* const> links, std::chrono::milliseconds time);
 
     pid_t pid_ = -1;
     std::optional<int> status_; // as waitpid() gives it
