@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <ranges>
 #include <utility>
 
 #include "experiment/analysis.h"
@@ -32,9 +33,10 @@ constexpr double kUnitsPerStep = 100;
 constexpr double kShortestStep = 0.2, kLongestStep = 3; // s, of the pilot
 constexpr int kPilotSteps = 8;
 // Where one host is slowed at a time, what is hidden gets larger doses, as its slack is asked for.
-constexpr double kLargestShare = 1;  // of a unit's time
-constexpr double kBeyondSlack = 0.4; // of what is injected
-constexpr size_t kPiloted = 10;      // of so many functions at most
+constexpr double kLargestShare = 1;                 // of a unit's time
+constexpr double kBeyondSlack = 0.4;                // of what is injected
+constexpr size_t kPiloted = 10;                     // of so many functions at most
+constexpr double kFewestCalls = 10, kLongPlain = 2; // s: fewer are counted for longer
 constexpr double kFirstLook = 1, kShownEach = 1, kLookGrowth = 1.5;
 
 class Coordinator {
@@ -55,7 +57,7 @@ class Coordinator {
     void measure_all();
     void run_trial(Combiner& combiner);
     void deal_with_guard();
-    bool is_by_delays();
+    bool is_by_delays(size_t host);
     void leave_out_largest(const std::string& why);
     bool may_begin_smaller() const;
     void begin_smaller();
@@ -123,6 +125,13 @@ double Coordinator::full_share() const {
 
 void Coordinator::choose_doses() {
     const experiment::Request& request = request_.experiment;
+    const auto is_rare = [this](size_t target) {
+        return document_.targets[target].function_count > 0 &&
+               all_.plain().calls[target] < kFewestCalls;
+    };
+    const auto targets = std::views::iota(size_t{0}, document_.targets.size());
+    if (request.doses.empty() && std::ranges::any_of(targets, is_rare))
+        all_.measure_plain(kLongPlain);
     const double share = full_share();
     const double largest = request_.each && all_.functions() <= kPiloted ? kLargestShare : share;
     for (size_t target = 0; target < document_.targets.size() && !stop(); ++target) {
@@ -214,14 +223,19 @@ void Coordinator::begin_smaller() {
     all_.epochs().count_anew();
 }
 
-// Without any delay: is the service as fast as it was? If not, others slowed it.
-bool Coordinator::is_by_delays() {
-    const double before = all_.period();
+// Without any delay: is the service as fast there as it was? If not, others slowed it.
+bool Coordinator::is_by_delays(size_t host) {
+    const bool has_own = all_.period_of(host) > 0;
+    const double before = has_own ? all_.period_of(host) : all_.period();
     const auto stretch = all_.measure(std::vector<nanoseconds>(document_.targets.size()),
                                       ns(experiment::time_of_check(before)) / 1e9);
-    if (!stretch || stretch->units == 0) return false;
-    return !experiment::slowdown_beyond(request_.experiment.max_slowdown / 2, stretch->time,
-                                        static_cast<uint64_t>(stretch->units), before);
+    if (!stretch) return false;
+    const experiment::Stretch seen =
+        has_own ? stretch->hosts[host] : experiment::Stretch{stretch->units, stretch->time};
+    if (seen.units == 0) return false;
+    all_.follow_periods(*stretch);
+    return !experiment::slowdown_beyond(request_.experiment.max_slowdown / 2, seen.time,
+                                        static_cast<uint64_t>(seen.units), before);
 }
 
 // One host's guard ends the delays of all.
@@ -229,7 +243,7 @@ void Coordinator::deal_with_guard() {
     const auto [host, why] = *std::exchange(all_.tripped(), std::nullopt);
     all_.epochs().end();
     all_.epochs().begin();
-    if (!is_by_delays() || stop()) return;
+    if (!is_by_delays(host) || stop()) return;
     if (strikes_.add(monotonic_ns(), all_.period()))
         leave_out_largest(all_.hosts().all()[host].name + ": " + why);
 }

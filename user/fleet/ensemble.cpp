@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "util/clock.h"
-#include "util/numbers.h"
 
 namespace speedbump::fleet {
 
@@ -18,8 +17,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr auto kTick = milliseconds(10);
-constexpr double kWindow = 0.25; // s, of a pace
-constexpr double kSteady = 0.1;  // spread of three windows in a row
+constexpr double kWindow = 0.25;  // s, of a pace
+constexpr double kFollowed = 0.2; // of a period's change
 constexpr auto kNoTick = seconds(5);
 constexpr auto kLongestWarmUp = seconds(15);
 
@@ -72,6 +71,8 @@ void Ensemble::prepare() {
         told.machine = host.hello->machine;
     }
     told_of_.resize(hosts_.size());
+    host_periods_.resize(hosts_.size());
+    plain_ = nothing();
 }
 
 void Ensemble::listen() {
@@ -142,6 +143,29 @@ std::vector<std::vector<nanoseconds>> Ensemble::rows_of(
     return rows;
 }
 
+Ensemble::Stretch& Ensemble::Stretch::operator+=(const Stretch& more) {
+    slices += more.slices;
+    time += more.time;
+    units += more.units;
+    for (size_t target = 0; target < calls.size(); ++target) {
+        calls[target] += more.calls[target];
+        injected[target] += more.injected[target];
+    }
+    for (size_t host = 0; host < hosts.size(); ++host) {
+        hosts[host].units += more.hosts[host].units;
+        hosts[host].time += more.hosts[host].time;
+    }
+    return *this;
+}
+
+Ensemble::Stretch Ensemble::nothing() const {
+    Stretch stretch;
+    stretch.calls.resize(document_.targets.size());
+    stretch.injected.resize(document_.targets.size());
+    stretch.hosts.resize(hosts_.size());
+    return stretch;
+}
+
 void Ensemble::add(Stretch& stretch, const FleetSlice& slice, Combiner& combiner) const {
     if (!combiner.add(slice)) return;
     const Plan plan = this->plan();
@@ -149,8 +173,10 @@ void Ensemble::add(Stretch& stretch, const FleetSlice& slice, Combiner& combiner
     stretch.time += ns(request_.experiment.slice);
     stretch.units += static_cast<double>(combiner.sliced().units[0].back());
     for (size_t host = 0; host < hosts_.size(); ++host)
-        if (slice.hosts[host])
-            stretch.host_units[host] += static_cast<double>(slice.hosts[host]->points[0].units);
+        if (slice.hosts[host]) {
+            stretch.hosts[host].units += static_cast<double>(slice.hosts[host]->points[0].units);
+            stretch.hosts[host].time += ns(request_.experiment.slice);
+        }
     for (size_t target = 0; target < document_.targets.size(); ++target) {
         stretch.injected[target] +=
             static_cast<double>(combiner.sliced().targets[target].injected_ns.back());
@@ -167,12 +193,7 @@ void Ensemble::add(Stretch& stretch, const FleetSlice& slice, Combiner& combiner
 std::optional<Ensemble::Stretch> Ensemble::measure(const std::vector<nanoseconds>& doses,
                                                    double seconds) {
     const size_t targets = document_.targets.size();
-    Stretch stretch{0,
-                    0,
-                    0,
-                    std::vector<double>(targets),
-                    std::vector<double>(targets),
-                    std::vector<double>(hosts_.size())};
+    Stretch stretch = nothing();
     Combiner combiner(plan(), hosts_.size());
     const uint64_t from = epochs_.written();
     const uint64_t until =
@@ -207,17 +228,21 @@ Result<void> Ensemble::warm_up() {
     hooks_.say("waiting for a steady pace");
     const std::vector<nanoseconds> none(document_.targets.size());
     const uint64_t begin = monotonic_ns();
-    std::vector<double> periods;
+    experiment::SettlingPace pace;
+    std::vector<experiment::SettlingPace> host_paces(hosts_.size());
     bool is_heard = false; // a slice of all hosts
-    for (;;) {
+    while (!pace.is_steady()) {
         const auto stretch = measure(none, kWindow);
         if (stop_)
             return make_error(ErrorKind::kIo,
                               "nothing was measured before the experiment ended: " + stop_->reason);
         const nanoseconds waited(monotonic_ns() - begin);
-        if (stretch && stretch->units > 0) {
-            periods.push_back(stretch->period());
-            plain_ = *stretch;
+        if (stretch) {
+            pace.add(stretch->time, static_cast<uint64_t>(stretch->units));
+            for (size_t host = 0; host < hosts_.size(); ++host)
+                host_paces[host].add(stretch->hosts[host].time,
+                                     static_cast<uint64_t>(stretch->hosts[host].units));
+            plain_ += *stretch;
         }
         is_heard |= stretch && stretch->time > 0;
         if (!is_heard && waited >= kLongestWarmUp)
@@ -225,30 +250,44 @@ Result<void> Ensemble::warm_up() {
                               "of no slice within 15 s came what all hosts counted: they, or the "
                               "links to them, are too busy")
                 .with_hint("longer slices: --slice=50ms");
-        if (is_heard && periods.empty() && waited >= kNoTick)
+        if (is_heard && !pace.has_ticked() && waited >= kNoTick)
             return make_error(ErrorKind::kTimeout, "progress point " + document_.progress[0] +
                                                        " did not tick within 5 s on any host: "
                                                        "nothing was measured")
                 .with_hint("give the service some load, or another --progress");
-        if (periods.size() >= 3) {
-            const std::vector<double> latest(periods.end() - 3, periods.end());
-            const auto [low, high] = std::minmax_element(latest.begin(), latest.end());
-            period_ = median(latest);
-            if ((*high - *low) / period_ <= kSteady) break;
-        }
-        if (waited >= kLongestWarmUp && !periods.empty()) {
-            period_ = median(periods);
+        if (waited >= kLongestWarmUp && pace.has_ticked() && !pace.is_steady()) {
             warn("the pace of " + document_.progress[0] + " did not settle within 15 s");
             break;
         }
     }
-    std::vector<nanoseconds> of_hosts;
-    for (const double units : plain_.host_units)
-        of_hosts.emplace_back(units > 0 ? static_cast<int64_t>(plain_.time / units) : 0);
-    epochs_.set_periods(of_hosts);
+    period_ = pace.period();
+    for (size_t host = 0; host < hosts_.size(); ++host)
+        if (host_paces[host].has_ticked()) host_periods_[host] = host_paces[host].period();
+    tell_periods();
     epochs_.end(); // the agents hear of their periods when an epoch begins
     epochs_.begin();
     return {};
+}
+
+void Ensemble::tell_periods() {
+    std::vector<nanoseconds> periods;
+    for (const double period : host_periods_) periods.emplace_back(static_cast<int64_t>(period));
+    epochs_.set_periods(std::move(periods));
+}
+
+void Ensemble::measure_plain(double seconds) {
+    if (const auto more = measure(std::vector<nanoseconds>(document_.targets.size()), seconds))
+        plain_ += *more;
+}
+
+void Ensemble::follow_periods(const Stretch& latest) {
+    const auto follow = [](double& period, double time, double units) {
+        if (period > 0 && units > 0) period += kFollowed * (time / units - period);
+    };
+    follow(period_, latest.time, latest.units);
+    for (size_t host = 0; host < hosts_.size(); ++host)
+        follow(host_periods_[host], latest.hosts[host].time, latest.hosts[host].units);
+    tell_periods();
 }
 
 nanoseconds Ensemble::least_dose(size_t target) const {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "experiment/document.h"
+#include "experiment/pace.h"
 #include "experiment/runner.h"
 #include "experiment/subject.h"
 #include "fleet/epochs.h"
@@ -29,8 +30,10 @@ class Ensemble {
         double time = 0;                     // ns, of these slices
         double units = 0;                    // of the first progress point
         std::vector<double> calls, injected; // of each of the document's targets
-        std::vector<double> host_units;      // of the first progress point, of each host
+        // Of the first progress point, of each host; the time of those that it was part of.
+        std::vector<experiment::Stretch> hosts;
         double period() const { return time / units; }
+        Stretch& operator+=(const Stretch& more);
     };
 
     // Until the pace is steady. kTimeout when nothing ticks.
@@ -38,6 +41,10 @@ class Ensemble {
     // What these delays of the document's targets do for so many seconds. nullopt when a guard
     // ended it, or all has come to an end.
     std::optional<Stretch> measure(const std::vector<nanoseconds>& doses, double seconds);
+    // More of what is without delay, for so many seconds.
+    void measure_plain(double seconds);
+    // By what was measured without delay later: other load may have come or gone.
+    void follow_periods(const Stretch& latest);
     // Deals with what the hosts tell; false once there is a reason to stop. Returns early where a
     // guard has tripped.
     bool turn(nanoseconds time);
@@ -56,14 +63,18 @@ class Ensemble {
     Epochs& epochs() { return epochs_; }
     Hosts& hosts() { return hosts_; }
     size_t functions() const { return functions_; }
-    // Of the first progress point without delay, in ns; when it was warm.
+    // Of the first progress point without delay, in ns. Of one host: 0 where it has none of it.
     double period() const { return period_; }
+    double period_of(size_t host) const { return host_periods_[host]; }
+    // Without delay, since the beginning.
     const Stretch& plain() const { return plain_; }
 
   private:
     void prepare();
     void listen();
     void check_hosts();
+    Stretch nothing() const;
+    void tell_periods();
     void add(Stretch& stretch, const FleetSlice& slice, Combiner& combiner) const;
 
     const FleetRequest& request_;
@@ -76,6 +87,7 @@ class Ensemble {
     std::optional<std::pair<size_t, std::string>> tripped_;
     Stretch plain_;
     double period_ = 0;
+    std::vector<double> host_periods_;
     std::vector<bool> told_of_; // hosts that have ended
 };
 
