@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 
 #include "experiment/analysis.h"
+#include "experiment/comparison.h"
 #include "experiment/document.h"
+#include "experiment/gate.h"
 #include "fleet/clock_offset.h"
 #include "fleet/combine.h"
 #include "fleet/words.h"
@@ -352,6 +355,28 @@ TEST(FleetDocument, IsReadAsItWasWritten) {
         ASSERT_TRUE(read) << read.error().message;
         EXPECT_EQ(experiment::to_json(*read), text);
         EXPECT_FALSE(experiment::merge({document, document}));
+    }
+}
+
+TEST(FleetDocument, IsComparedByHowTheHostsMakeProgress) {
+    const experiment::Document sum = fleet_of_two(false);
+    experiment::Document other = fleet_of_two(false);
+    other.fleet->hosts[1].name = "h3";
+    const auto same = experiment::compare(sum, other);
+    ASSERT_TRUE(same);
+    EXPECT_EQ(same->progress, "sum:native:exe:f");
+    EXPECT_EQ(same->targets.size(), 1u);
+    const auto changes = experiment::changes_between(sum, other);
+    ASSERT_TRUE(changes);
+    EXPECT_EQ(changes->changes.at(0).progress, "sum:native:exe:f");
+    EXPECT_THAT(changes->notes, testing::Contains(testing::HasSubstr("hosts: h1 + h2, h1 + h3")));
+
+    other.fleet->progress = {"min"};
+    experiment::Document single = sum;
+    single.fleet.reset();
+    for (const experiment::Document& unlike : {other, single}) {
+        EXPECT_EQ(experiment::compare(sum, unlike).error().kind, ErrorKind::kInvalid);
+        EXPECT_EQ(experiment::changes_between(sum, unlike).error().kind, ErrorKind::kInvalid);
     }
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "experiment/comparison.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 
@@ -20,22 +23,36 @@ Estimate of_first_ns(const TargetResult& result) {
 
 } // namespace
 
+Result<std::vector<CommonPoint>> common_points(const Document& a, const Document& b) {
+    const auto names_of = [](const Document& document) {
+        std::vector<std::string> names;
+        for (size_t point = 0; point < document.progress.size(); ++point)
+            names.push_back(progress_name(document, point));
+        return names;
+    };
+    const std::vector<std::string> in_a = names_of(a), in_b = names_of(b);
+    std::vector<CommonPoint> common;
+    for (size_t point = 0; point < in_a.size(); ++point) {
+        const auto found = std::find(in_b.begin(), in_b.end(), in_a[point]);
+        if (found != in_b.end())
+            common.push_back({in_a[point], point, static_cast<size_t>(found - in_b.begin())});
+    }
+    if (common.empty())
+        return make_error(
+            ErrorKind::kInvalid,
+            fmt::format("the two have no progress point in common: a has {}, b has {}",
+                        fmt::join(in_a, ", "), fmt::join(in_b, ", ")));
+    return common;
+}
+
 Result<Comparison> compare(const Document& a, const Document& b) {
-    const auto find = [](const auto& list, const auto& value) {
-        return std::find(list.begin(), list.end(), value);
-    };
-    const auto common = std::find_if(a.progress.begin(), a.progress.end(), [&](const auto& name) {
-        return find(b.progress, name) != b.progress.end();
-    });
-    if (common == a.progress.end())
-        return make_error(ErrorKind::kInvalid, "the two have no progress point in common");
-    const auto of = [&](const Document& document) {
-        const auto place = find(document.progress, *common) - document.progress.begin();
-        return examine_progress(document, static_cast<size_t>(place));
-    };
-    const ProgressResult result_a = of(a), result_b = of(b);
+    const auto common = common_points(a, b);
+    if (!common) return common.error();
+    const CommonPoint& point = common->front();
+    const ProgressResult result_a = examine_progress(a, point.in_a);
+    const ProgressResult result_b = examine_progress(b, point.in_b);
     Comparison comparison;
-    comparison.progress = *common;
+    comparison.progress = point.name;
     comparison.period_a = result_a.period;
     comparison.period_b = result_b.period;
     std::map<std::string, const TargetResult*> targets_b;

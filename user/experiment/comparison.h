@@ -10,6 +10,14 @@
 
 namespace speedbump::experiment {
 
+// A progress point of two documents, by its place in each.
+struct CommonPoint {
+    std::string name; // progress_name()
+    size_t in_a = 0, in_b = 0;
+};
+// In the order of a. kInvalid, with what each has, when there is none.
+Result<std::vector<CommonPoint>> common_points(const Document& a, const Document& b);
+
 // Targets that two documents have in common, b against a.
 struct ComparedTarget {
     std::string name;

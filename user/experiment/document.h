@@ -190,6 +190,10 @@ inline Document document_of(const Document& document, const Rung& rung) {
     return alone;
 }
 
+// A progress point by its name, and of a fleet by how it is made of the hosts', too, as it was
+// given: "sum:native:exe:f" and "min:native:exe:f" are two.
+std::string progress_name(const Document& document, size_t point);
+
 // A host of a fleet that slowed all of them together, as one that was measured alone: where it was
 // part of it, by its own progress. nullopt where it has none of its own.
 std::optional<Document> document_of(const Document& document, size_t host);

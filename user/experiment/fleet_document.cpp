@@ -125,6 +125,11 @@ void check_hosts_of_targets(const Document& document) {
         if (target.host && *target.host >= hosts) refuse("a target is of a host that there isn't");
 }
 
+std::string progress_name(const Document& document, size_t point) {
+    const std::string& name = document.progress.at(point);
+    return document.fleet ? document.fleet->progress.at(point) + ":" + name : name;
+}
+
 // --- a host by itself
 
 std::optional<Document> document_of(const Document& document, size_t host) {

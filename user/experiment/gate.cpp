@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include "experiment/gate.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "experiment/analysis.h"
+#include "experiment/comparison.h"
 #include "util/clock.h"
 
 namespace speedbump::experiment {
@@ -80,6 +85,15 @@ void add_note(std::vector<std::string>& notes, const std::string& what, const st
     if (a != b) notes.push_back("a and b were measured on different " + what + ": " + a + ", " + b);
 }
 
+// Of a fleet, whose own host has measured nothing, that of its hosts; each once, in any order.
+std::string all_of(const Document& document, const std::string& own,
+                   std::string FleetHost::*field) {
+    if (!document.fleet) return own;
+    std::set<std::string> all;
+    for (const FleetHost& host : document.fleet->hosts) all.insert(host.*field);
+    return fmt::format("{}", fmt::join(all, " + "));
+}
+
 } // namespace
 
 std::string to_string(Judgement judgement) {
@@ -142,20 +156,19 @@ void correct(std::vector<Change>& changes) {
 
 Result<Changes> changes_between(const Document& a, const Document& b) {
     Changes result;
-    for (size_t in_a = 0; in_a < a.progress.size(); ++in_a) {
-        const auto found = std::find(b.progress.begin(), b.progress.end(), a.progress[in_a]);
-        if (found != b.progress.end())
-            add_point(result.changes, a.progress[in_a], a, in_a, b,
-                      static_cast<size_t>(found - b.progress.begin()));
-    }
-    if (result.changes.empty())
-        return make_error(ErrorKind::kInvalid, "the two have no progress point in common");
+    const auto common = common_points(a, b);
+    if (!common) return common.error();
+    for (const CommonPoint& point : *common)
+        add_point(result.changes, point.name, a, point.in_a, b, point.in_b);
     correct(result.changes);
     add_doubts(result.doubts, "a", a);
     add_doubts(result.doubts, "b", b);
-    add_note(result.notes, "hosts", a.host, b.host);
-    add_note(result.notes, "kernels", a.kernel, b.kernel);
-    add_note(result.notes, "machines", a.machine, b.machine);
+    add_note(result.notes, "hosts", all_of(a, a.host, &FleetHost::name),
+             all_of(b, b.host, &FleetHost::name));
+    add_note(result.notes, "kernels", all_of(a, a.kernel, &FleetHost::kernel),
+             all_of(b, b.kernel, &FleetHost::kernel));
+    add_note(result.notes, "machines", all_of(a, a.machine, &FleetHost::machine),
+             all_of(b, b.machine, &FleetHost::machine));
     add_note(result.notes, "engines", a.engine, b.engine);
     result.notes.push_back(
         "a and b were measured one after the other: what else changed on the host in between is in "
