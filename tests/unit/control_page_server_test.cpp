@@ -8,6 +8,9 @@
 #include <sys/socket.h>
 
 #include <charconv>
+#include <chrono>
+#include <thread>
+#include <vector>
 
 #include "util/fd.h"
 
@@ -112,6 +115,22 @@ TEST_F(PageServerTest, WhoIsSlowOrSendsTooMuchIsLeft) {
     EXPECT_THAT(get(path), HasSubstr("the page")); // after the silent one's time
     char byte;
     EXPECT_LE(recv(silent.get(), &byte, 1, 0), 0);
+}
+
+TEST_F(PageServerTest, WhoReadsSlowlyGetsAll) {
+    const std::string page(size_t{32} << 20, 'p'); // more than a socket takes
+    server->set_page(page);
+    const Fd client = connect_to();
+    const std::string request = "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n";
+    ASSERT_EQ(send(client.get(), request.data(), request.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(request.size()));
+    size_t got = 0;
+    std::vector<char> part(1 << 20);
+    for (ssize_t more; (more = recv(client.get(), part.data(), part.size(), 0)) > 0;) {
+        if (got == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+        got += static_cast<size_t>(more);
+    }
+    EXPECT_GT(got, page.size());
 }
 
 TEST_F(PageServerTest, EachHasATokenOfItsOwn) {

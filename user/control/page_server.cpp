@@ -26,7 +26,11 @@ namespace http = boost::beast::http;
 
 constexpr size_t kMaxRequest = 8192;
 constexpr int kBacklog = 16;
-constexpr auto kPatience = std::chrono::seconds(1); // with one client
+constexpr auto kForRequest = std::chrono::seconds(1);
+// For a client to take something more. The page goes through tunnels that are slow, and has some
+// MB.
+constexpr auto kForReader = std::chrono::seconds(5);
+constexpr int kNoDescriptor = 100; // ms, until there may be one for the next client
 constexpr size_t kTokenBytes = 16;
 
 Result<std::string> draw_token() {
@@ -76,9 +80,9 @@ std::string read_request(int socket, Clock::time_point deadline) {
     return text;
 }
 
-void write_all(int socket, const std::string& text, Clock::time_point deadline) {
+void write_all(int socket, const std::string& text) {
     size_t written = 0;
-    while (written < text.size() && wait_for(socket, POLLOUT, deadline)) {
+    while (written < text.size() && wait_for(socket, POLLOUT, Clock::now() + kForReader)) {
         const ssize_t sent =
             send(socket, text.data() + written, text.size() - written, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (sent <= 0) return;
@@ -176,15 +180,18 @@ void PageServer::Impl::run() {
         if (wanted[1].revents != 0) return;
         if ((wanted[0].revents & POLLIN) == 0) continue;
         const Fd client(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-        if (client.valid()) answer(client.get());
+        if (client.valid()) {
+            answer(client.get());
+        } else if (errno == EMFILE || errno == ENFILE) { // else it would be asked for on and on
+            poll(&wanted[1], 1, kNoDescriptor);
+        }
     }
 }
 
 void PageServer::Impl::answer(int socket) {
-    const Clock::time_point deadline = Clock::now() + kPatience;
-    const std::string request = read_request(socket, deadline);
+    const std::string request = read_request(socket, Clock::now() + kForRequest);
     if (request.empty()) return;
-    write_all(socket, answer_to(path_of(request)), deadline);
+    write_all(socket, answer_to(path_of(request)));
     shutdown(socket, SHUT_WR);
 }
 

@@ -16,7 +16,8 @@ class PageServer {
   public:
     // `port` 0: any that is free. An error names the port.
     static Result<std::unique_ptr<PageServer>> open(uint16_t port);
-    // Ends the thread; a request that is being answered may take a second more.
+    // Ends the thread; a request that is being answered may take some seconds more, where its
+    // client is slow.
     ~PageServer();
 
     // "http://127.0.0.1:PORT/TOKEN/"
