@@ -97,7 +97,7 @@ class Started:
 
     def end(self) -> tuple[int, str, dict]:
         out, err = self.process.communicate(timeout=120)
-        document = json.loads(self.json_path.read_text()) if self.json_path.stat().st_size else {}
+        document = json.loads(self.json_path.read_text()) if self.json_path.exists() else {}
         return self.process.returncode, out + self._said + err, document
 
 

@@ -76,8 +76,10 @@ CLI::Validator number_between(double min, double max) {
 }
 
 CLI::Validator positive_number() {
-    return checked("a number above 0",
-                   [](const std::string& text) { return number(text).value_or(0) > 0; });
+    return checked("a number above 0", [](const std::string& text) {
+        const double value = number(text).value_or(0);
+        return value > 0 && std::isfinite(value);
+    });
 }
 
 CLI::Validator process_id() {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -29,29 +30,53 @@ int write_all(int fd, std::string_view text) {
     return 0;
 }
 
+// What is on the disk at this path is this very file.
+bool is_at(const std::string& path, int fd) {
+    struct stat there = {}, here = {};
+    return ::lstat(path.c_str(), &there) == 0 && ::fstat(fd, &here) == 0 &&
+           there.st_dev == here.st_dev && there.st_ino == here.st_ino;
+}
+
+// Takes the room on the disk first: 0, or the errno, and the file is as it was.
+int write_whole(int fd, std::string_view text) {
+    struct stat before = {};
+    if (::fstat(fd, &before) != 0) return errno;
+    if (!S_ISREG(before.st_mode)) return write_all(fd, text); // a device or a pipe has no length
+    const auto size = static_cast<off_t>(text.size());
+    int error_number = 0;
+    do {
+        error_number = size > 0 ? ::posix_fallocate(fd, 0, size) : 0;
+    } while (error_number == EINTR);
+    if (error_number != 0) {
+        if (::ftruncate(fd, before.st_size) != 0) return errno;
+        return error_number;
+    }
+    error_number = write_all(fd, text);
+    if (error_number == 0 && ::ftruncate(fd, size) != 0) error_number = errno;
+    return error_number;
+}
+
 } // namespace
 
 Result<Output> Output::open(const OutputArguments& arguments) {
     Output output;
     output.arguments_ = arguments;
-    if (!arguments.file.empty()) {
-        output.file_ =
-            Fd(::open(arguments.file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-        if (!output.file_.valid()) return errno_error("open " + arguments.file, errno);
-    }
+    auto file = OutputFile::open(arguments.file);
+    if (!file) return std::move(file).error();
+    output.file_ = std::move(*file);
     return output;
 }
 
 bool Output::animated() const {
     const char* terminal = std::getenv("TERM");
     const bool is_dumb = terminal != nullptr && std::string_view(terminal) == "dumb";
-    return !arguments_.json && !arguments_.quiet && !file_.valid() && !is_dumb &&
+    return !arguments_.json && !arguments_.quiet && !file_.is_open() && !is_dumb &&
            ::isatty(STDOUT_FILENO) == 1;
 }
 
 report::Style Output::style() const {
     report::Style style;
-    style.color = !file_.valid() && log::use_colour(STDOUT_FILENO);
+    style.color = !file_.is_open() && log::use_colour(STDOUT_FILENO);
     winsize size = {};
     if (::isatty(fd()) == 1 && ::ioctl(fd(), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
         style.width = size.ws_col;
@@ -68,7 +93,11 @@ bool Output::takes_more() const {
 }
 
 void Output::write(std::string_view text) {
-    if (error_number_ == 0) error_number_ = write_all(fd(), text);
+    if (!written_) return;
+    if (file_.is_open())
+        written_ = file_.append(text);
+    else if (const int error_number = write_all(fd(), text))
+        written_ = errno_error("write to stdout", error_number);
 }
 
 void Output::write_line(std::string_view text) {
@@ -91,26 +120,41 @@ void Output::erase() {
 }
 
 Result<void> Output::finish() {
-    if (error_number_ == 0) return {};
-    return errno_error("write " + (arguments_.file.empty() ? "to stdout" : arguments_.file),
-                       error_number_);
+    return written_;
 }
 
 Result<OutputFile> OutputFile::open(const std::string& path) {
     OutputFile file;
     if (path.empty()) return file;
     file.path_ = path;
-    file.fd_ = Fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+    constexpr int kFlags = O_WRONLY | O_CREAT | O_CLOEXEC;
+    file.fd_ = Fd(::open(path.c_str(), kFlags | O_EXCL, 0666));
+    file.is_new_ = file.fd_.valid();
+    if (!file.is_new_) file.fd_ = Fd(::open(path.c_str(), kFlags, 0666));
     if (!file.fd_.valid()) return errno_error("open " + path, errno);
     return file;
 }
 
+OutputFile::~OutputFile() {
+    if (fd_.valid() && is_new_ && is_at(path_, fd_.get())) ::unlink(path_.c_str());
+}
+
+Result<void> OutputFile::failed(int error_number) const {
+    return errno_error("write " + path_, error_number);
+}
+
 Result<void> OutputFile::write(std::string_view text) {
     if (!fd_.valid()) return {};
-    // A device or a pipe has no length to cut.
-    int error_number = ::ftruncate(fd_.get(), 0) != 0 && errno != EINVAL ? errno : 0;
-    if (error_number == 0) error_number = write_all(fd_.get(), text);
-    if (error_number != 0) return errno_error("write " + path_, error_number);
+    if (const int error_number = write_whole(fd_.get(), text)) return failed(error_number);
+    is_new_ = false;
+    return {};
+}
+
+Result<void> OutputFile::append(std::string_view text) {
+    if (!std::exchange(is_begun_, true) && ::ftruncate(fd_.get(), 0) != 0 && errno != EINVAL)
+        return failed(errno);
+    if (const int error_number = write_all(fd_.get(), text)) return failed(error_number);
+    is_new_ = false;
     return {};
 }
 

@@ -13,6 +13,34 @@
 
 namespace speedbump::cli {
 
+// A file of results, by path. Opened before the work begins, so that it is known early that it can
+// be written; what it held before stays until something is. One that was not there before goes
+// again where nothing is.
+class OutputFile {
+  public:
+    // An empty path: no file, and write() does nothing.
+    static Result<OutputFile> open(const std::string& path);
+    OutputFile() = default;
+    OutputFile(OutputFile&&) noexcept = default;
+    OutputFile& operator=(OutputFile&&) noexcept = default;
+    ~OutputFile();
+
+    bool is_open() const { return fd_.valid(); }
+    int fd() const { return fd_.get(); }
+    // All of it, once. On a full disk the file holds what it held before.
+    Result<void> write(std::string_view text);
+    // Piece by piece, each as it comes.
+    Result<void> append(std::string_view text);
+
+  private:
+    Result<void> failed(int error_number) const;
+
+    std::string path_;
+    Fd fd_;
+    bool is_new_ = false;   // and nothing is in it that should stay
+    bool is_begun_ = false; // by append()
+};
+
 // Where results go: stdout or the file of -o. On a terminal it can hold a table that is drawn over.
 class Output {
   public:
@@ -41,25 +69,11 @@ class Output {
 
   private:
     OutputArguments arguments_;
-    Fd file_; // none: stdout
-    int error_number_ = 0;
+    OutputFile file_; // none: stdout
+    Result<void> written_;
     size_t drawn_lines_ = 0;
 
-    int fd() const { return file_.valid() ? file_.get() : 1; }
-};
-
-// A file that is written at the end. Opened before the work begins, so that it is known early that
-// it can be written; what it held before stays until write().
-class OutputFile {
-  public:
-    // An empty path: no file, and write() does nothing.
-    static Result<OutputFile> open(const std::string& path);
-    bool is_open() const { return fd_.valid(); }
-    Result<void> write(std::string_view text);
-
-  private:
-    std::string path_;
-    Fd fd_;
+    int fd() const { return file_.is_open() ? file_.fd() : 1; }
 };
 
 // Host, kernel and version for a JSON document.
