@@ -35,6 +35,8 @@ void test(std::string_view text) {
         taken += match.module.size() + match.name.size() + match.file.size() + 2;
     }
     require(taken <= text.size(), "there is no more in it than was sent");
+    require(packet.matches.size() <= engine::kMaxMatches, "matches are bounded");
+    require(packet.modules.size() <= engine::kMaxModules, "modules are bounded");
     require(packet.hook_overhead.count() >= 0 && packet.hook_overhead <= engine::kMaxHookOverhead,
             "what a hook costs");
     const Result<void> answer = inject::read_bootstrap_answer(text);

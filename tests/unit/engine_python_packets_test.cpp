@@ -31,6 +31,18 @@ TEST(PythonPackets, TextsAsLongAsTheBoundAreWhole) {
     EXPECT_EQ(read.warnings_left_out, 0u);
 }
 
+// 37 times the memory of their text.
+TEST(PythonPackets, WhatTakesMoreMemoryThanItsTextIsBounded) {
+    std::string matches = "{}";
+    std::string modules = "1";
+    while (matches.size() < 60000) matches += ",{}";
+    while (modules.size() < 60000) modules += ",1";
+    PythonPacket read = read_packet(7, R"({"op":"matched","matched":[)" + matches + "]}");
+    EXPECT_EQ(read.matches.size(), kMaxMatches);
+    read = read_packet(7, R"({"op":"looked","modules":[)" + modules + "]}");
+    EXPECT_EQ(read.modules.size(), kMaxModules);
+}
+
 TEST(PythonPackets, AReasonIsCut) {
     const PythonPacket read = read_packet(7, R"({"op":"error","message":)" + quoted(60000) + "}");
     EXPECT_EQ(read.reason.size(), kMaxTold);

@@ -25,7 +25,9 @@ int PythonEngine::send_groups(const Process& process) const {
 
 // Until it has answered, or is gone.
 Result<void> PythonEngine::wait_grouped(pid_t pid, Clock::time_point deadline) {
-    for (;;) {
+    // What it tells of functions meanwhile is kept until somebody polls.
+    constexpr size_t kMaxMeanwhile = size_t{32} << 20;
+    for (size_t meanwhile = 0;;) {
         const auto process = processes_.find(pid);
         if (process == processes_.end()) return {};
         if (process->second.grouping == grouping_) {
@@ -45,6 +47,12 @@ Result<void> PythonEngine::wait_grouped(pid_t pid, Clock::time_point deadline) {
                                           "call into C holds the interpreter lock",
                                           pid));
         const std::optional<std::string> packet = receive(process->second.channel.get());
+        meanwhile += packet ? packet->size() : 0;
+        if (meanwhile > kMaxMeanwhile)
+            return make_error(ErrorKind::kInvalid,
+                              fmt::format("process {} tells of functions without end instead of "
+                                          "regrouping them",
+                                          pid));
         if (packet && handle(pid, *packet, events_)) continue;
         // What poll() would report, who does not see it any more.
         if (!packet)

@@ -54,6 +54,7 @@ std::vector<PythonMatch> matches_of(pid_t process, const json& message, const ch
     if (list == message.end() || !list->is_array()) return matches;
     for (const json& entry : *list) {
         if (!entry.is_object()) continue;
+        if (matches.size() == kMaxMatches) break;
         matches.push_back({process, number_in(entry, "line"), text_in(entry, "module"),
                            text_in(entry, "name"), text_in(entry, "file")});
     }
@@ -97,7 +98,8 @@ PythonPacket read_packet(pid_t process, std::string_view packet) {
     result.more = is_true(message, "more");
     if (const auto keys = message.find("modules"); keys != message.end() && keys->is_array())
         for (const json& key : *keys)
-            if (key.is_number_unsigned()) result.modules.push_back(key.get<uint64_t>());
+            if (key.is_number_unsigned() && result.modules.size() < kMaxModules)
+                result.modules.push_back(key.get<uint64_t>());
     return result;
 }
 
