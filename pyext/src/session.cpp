@@ -23,7 +23,7 @@ struct Session {
     SessionSpec spec;
     uint32_t first_generation = 0;
     // The lines that decide here, and for each its index in the file.
-    targets::TargetsFile deciding;
+    targets::PythonLines deciding;
     std::vector<uint32_t> deciding_index;
 };
 
@@ -58,15 +58,16 @@ void collect_deciding(Session& session) {
     for (const uint32_t index : session.spec.applies) {
         if (index < applies.size()) applies[index] = true;
     }
-    session.deciding.lines.clear();
+    std::vector<targets::TargetLine> deciding;
     session.deciding_index.clear();
     for (uint32_t index = 0; index < session.spec.file.lines.size(); ++index) {
         const targets::TargetLine& line = session.spec.file.lines[index];
         if (line.runtime != targets::Runtime::kPython || (!line.exclude && !applies[index]))
             continue;
-        session.deciding.lines.push_back(line);
+        deciding.push_back(line);
         session.deciding_index.push_back(index);
     }
+    session.deciding = targets::PythonLines(std::move(deciding));
 }
 
 void next_generation() {
@@ -295,12 +296,11 @@ Decision decide(Interpreter& interpreter, PyCodeObject* code, PyObject* globals)
         {
             const std::lock_guard lock(shared().mutex);
             if (shared().session) {
-                const Session& session = *shared().session;
-                const targets::TargetLine* line = targets::decide_python(
-                    session.deciding, function.module, function.file, function.name);
-                if (line != nullptr) {
-                    function.line = session.deciding_index[static_cast<size_t>(
-                        line - session.deciding.lines.data())];
+                Session& session = *shared().session;
+                const auto line =
+                    session.deciding.decide(function.module, function.file, function.name);
+                if (line && !session.deciding.lines()[*line].exclude) {
+                    function.line = session.deciding_index[*line];
                     const Grouping& grouping = session.spec.grouping;
                     const auto target = grouping.target_of(function.line, function.module,
                                                            function.file, function.name);

@@ -2,6 +2,8 @@
 #include "targets/matcher.h"
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <utility>
 
 #include "targets/glob.h"
@@ -56,8 +58,7 @@ const TargetLine* decide_python(const TargetsFile& file, std::string_view module
 
 namespace {
 
-// Both halves; no text of Python's holds what is between them where it would matter: two functions
-// that share a key have the same halves but for a NUL, which no line can hold.
+// Two functions that share a key have the same parts but for a NUL, which no line can hold.
 std::string key_of(std::string_view container, std::string_view name) {
     std::string key;
     key.reserve(container.size() + 1 + name.size());
@@ -65,28 +66,53 @@ std::string key_of(std::string_view container, std::string_view name) {
     return key.append(name);
 }
 
+// How much of the half a text has to begin with, to match: npos where it is all of it.
+size_t literal_part(const Pattern& pattern) {
+    return pattern.is_glob ? pattern.text.find_first_of("*?[") : std::string_view::npos;
+}
+
+bool is_as_long(std::string_view text, size_t part) {
+    return part == std::string_view::npos || text.size() >= part;
+}
+
 } // namespace
 
 PythonLines::PythonLines(std::vector<TargetLine> lines) : lines_(std::move(lines)) {
+    std::map<std::pair<size_t, size_t>, size_t> known; // of shapes_
     for (size_t index = 0; index < lines_.size(); ++index) {
         const TargetLine& line = lines_[index];
         if (line.runtime != Runtime::kPython) continue;
-        if (line.container.is_glob || line.name.is_glob)
-            globs_.push_back(index);
-        else
-            exact_[key_of(line.container.text, line.name.text)] = index;
+        const size_t container = literal_part(line.container);
+        const size_t name = literal_part(line.name);
+        const auto [place, is_new] = known.try_emplace({container, name}, shapes_.size());
+        if (is_new) shapes_.push_back({container, name});
+        Shape& shape = shapes_[place->second];
+        shape.last = index;
+        shape
+            .lines[key_of(line.container.text.substr(0, container), line.name.text.substr(0, name))]
+            .push_back(index);
     }
+    std::ranges::sort(shapes_, std::ranges::greater(), &Shape::last);
 }
 
 std::optional<size_t> PythonLines::decide(std::string_view module_name, std::string_view file_path,
                                           std::string_view qualified_name) const {
     std::optional<size_t> last;
-    for (const std::string_view container : {module_name, file_path}) {
-        const auto found = exact_.find(key_of(container, qualified_name));
-        if (found != exact_.end()) last = std::max(last.value_or(0), found->second);
+    for (const Shape& shape : shapes_) {
+        if (last && *last >= shape.last) break;
+        if (!is_as_long(qualified_name, shape.name)) continue;
+        const std::string_view name = qualified_name.substr(0, shape.name);
+        for (const std::string_view container : {module_name, file_path}) {
+            if (!is_as_long(container, shape.container)) continue;
+            const auto found = shape.lines.find(key_of(container.substr(0, shape.container), name));
+            if (found == shape.lines.end()) continue;
+            const std::vector<size_t>& lines = found->second;
+            for (auto line = lines.rbegin(); line != lines.rend() && (!last || *line > *last);
+                 ++line)
+                if (python_matches(lines_[*line], module_name, file_path, qualified_name))
+                    last = *line;
+        }
     }
-    for (auto glob = globs_.rbegin(); glob != globs_.rend() && (!last || *glob > *last); ++glob)
-        if (python_matches(lines_[*glob], module_name, file_path, qualified_name)) return *glob;
     return last;
 }
 

@@ -54,8 +54,8 @@ bool python_matches(const TargetLine& line, std::string_view module_name,
 const TargetLine* decide_python(const TargetsFile& file, std::string_view module_name,
                                 std::string_view file_path, std::string_view qualified_name);
 
-// decide_python() over thousands of lines: those without a glob are found by their text, so that
-// only the others take time for each function.
+// decide_python() over thousands of lines: they are found by what they say without a glob, so that
+// only lines that begin as the function's names do take time for it.
 class PythonLines {
   public:
     PythonLines() = default;
@@ -68,9 +68,17 @@ class PythonLines {
                                  std::string_view qualified_name) const;
 
   private:
+    // Lines that have as long a part without a glob in front of each half (npos: it has no glob),
+    // by these parts.
+    struct Shape {
+        size_t container = 0;
+        size_t name = 0;
+        size_t last = 0;                                              // of its lines
+        std::unordered_map<std::string, std::vector<size_t>> lines{}; // of lines_, ascending
+    };
+
     std::vector<TargetLine> lines_;
-    std::vector<size_t> globs_;                     // of lines_, ascending
-    std::unordered_map<std::string, size_t> exact_; // the last line with these halves
+    std::vector<Shape> shapes_; // whose last line comes last first
 };
 
 } // namespace speedbump::targets
