@@ -215,16 +215,23 @@ struct sb_task {
  * everyone makes a copy of his own once: the functions below.
  */
 #define SB_TABLE_MAGIC 0x62707362u
-#define SB_TABLE_VERSION 4u
+#define SB_TABLE_VERSION 5u
 #define SB_TABLE_MAX_BYTES (1ULL << 31)
 #define SB_TABLE_MAX_SLOTS 4096u
+/* In sb_settings.armed, by the number of a "groups" packet (pyext/src/serve.h); 0: of none. */
+#define SB_ARMED(grouping) ((__u32)(grouping) + 1)
 /* In sb_settings.owner, set by the kernel; it is FUTEX_OWNER_DIED. */
 #define SB_TABLE_OWNER_DIED 0x40000000u
 
 struct sb_settings {
     __u32 magic;
     __u32 version;
-    __u32 armed;  /* 0: no delay starts and the one in flight ends; nothing is counted */
+    /*
+     * SB_ARMED() of the grouping that functions are to be told apart by: nothing is delayed or
+     * counted by another one, as by a child that was not told of it yet. 0: disarmed: no delay starts
+     * and the one in flight ends; nothing is counted.
+     */
+    __u32 armed;
     __u32 closed; /* 1: over for good; every hook removes itself when it is next called */
     /*
      * A futex on the robust list of the loader's thread that made the table: when that thread

@@ -67,7 +67,8 @@ bool may_go_on(const sb_target& target) {
     if (is_finalizing()) return false;
 #endif
     return __atomic_load_n(&target.enabled, __ATOMIC_RELAXED) != 0 &&
-           g_live.running.load(std::memory_order_relaxed) != 0 && is_armed(*g_live.settings);
+           g_live.running.load(std::memory_order_relaxed) != 0 &&
+           is_armed(*g_live.settings, g_live.armed_as.load(std::memory_order_relaxed));
 }
 
 // A hit of a target whose delay is its column's, at a time of the table's clock: counted in the
@@ -113,11 +114,15 @@ uint64_t spin_scheduled(const sb_target& target, uint64_t begin, uint64_t delay)
 
 } // namespace
 
-bool on_match(Interpreter& interpreter, uint32_t index) noexcept {
+bool on_match(Interpreter& interpreter, Decision decision) noexcept {
     const sb_settings& settings = *g_live.settings;
-    if (!is_armed(settings) || g_live.running.load(std::memory_order_relaxed) == 0) [[unlikely]] {
+    const uint32_t index = place_of(decision) - 1;
+    if (!is_armed(settings, g_live.armed_as.load(std::memory_order_acquire)) ||
+        g_live.running.load(std::memory_order_relaxed) == 0) [[unlikely]] {
         return !is_over(settings);
     }
+    // Beside us functions may just be grouped anew: first the decisions are outdated, then counts.
+    if (interpreter.runs_beside && !is_current(decision)) return true;
     sb_slot* slot = writer_slot(interpreter);
     const bool shared = slot == g_live.shared_slot;
     sb_counts& counts = Table::counts_of(slot)[index];

@@ -109,9 +109,8 @@ void step_back(Interpreter& interpreter) {
         return;
     }
     if (!is_current(decision)) decision = decide(*interpreter, frame->f_code, frame->f_globals);
-    const uint32_t place = place_of(decision);
-    if (place == 0 || !is_start(frame, throwflag)) return;
-    if (!on_match(*interpreter, place - 1)) {
+    if (place_of(decision) == 0 || !is_start(frame, throwflag)) return;
+    if (!on_match(*interpreter, decision)) {
         // The session ended with nobody left to take the hook out.
         unhook(*interpreter);
     }

@@ -29,9 +29,8 @@ PyObject* on_start(PyObject* self, PyObject* const* args, size_t, PyObject*) {
         reinterpret_cast<uintptr_t>(code_extra(code, interpreter.decision_index)));
     if (!is_current(decision)) [[unlikely]]
         decision = decide(interpreter, code, PyEval_GetGlobals());
-    const uint32_t place = place_of(decision);
-    if (place == 0) return Py_NewRef(interpreter.disable);
-    if (!on_match(interpreter, place - 1)) [[unlikely]] {
+    if (place_of(decision) == 0) return Py_NewRef(interpreter.disable);
+    if (!on_match(interpreter, decision)) [[unlikely]] {
         // The session ended with nobody left to take the hook out.
         unhook(interpreter);
     }

@@ -196,6 +196,7 @@ Result<void> begin_session(SessionSpec spec) {
     g_live.shared_slot = table.slot(0);
     g_live.roots = session->spec.roots;
     g_live.place = session->spec.place;
+    g_live.armed_as.store(SB_ARMED(session->spec.grouping.number));
     next_generation();
     session->first_generation = generation_of(g_live.no_match.load());
     shared().session = std::move(session);
@@ -273,6 +274,7 @@ void regroup(Grouping& grouping) {
     if (!shared().session) return;
     std::swap(shared().session->spec.grouping, grouping);
     next_generation();
+    g_live.armed_as.store(SB_ARMED(shared().session->spec.grouping.number));
 }
 
 uint32_t session_grouping() {

@@ -154,6 +154,8 @@ struct Live {
     Place place;
     std::atomic<uint32_t> writers{0}; // changes when slots must be claimed anew
     std::atomic<uint32_t> running{0}; // 0: no delay starts, the one in flight ends
+    // What the settings have in `armed` when the grouping in place here is the one that counts.
+    std::atomic<uint32_t> armed_as{SB_ARMED(0)};
     // The decision "no line" of the present generation; older generations don't count.
     std::atomic<Decision> no_match{Decision{1} << 32};
 };
@@ -182,9 +184,9 @@ class InHook {
     std::atomic<uint32_t>* threads_;
 };
 
-// One matching call: counts it and delays it as the table says. False when the session is over
-// and the hook should go. Never raises.
-bool on_match(Interpreter& interpreter, uint32_t target) noexcept;
+// One matching call: counts it and delays it as the table says, for the target of the decision,
+// which names one. False when the session is over and the hook should go. Never raises.
+bool on_match(Interpreter& interpreter, Decision decision) noexcept;
 
 // Runs on every fork in the child: new counters, no channel. Registered once by the module.
 void register_fork_handlers(void (*in_child)());

@@ -84,7 +84,7 @@ Result<Table> Table::make_private(uint32_t target_count, uint32_t slot_count) {
     settings->version = SB_TABLE_VERSION;
     settings->target_count = target_count;
     settings->slot_count = slot_count;
-    settings->armed = 1;
+    settings->armed = SB_ARMED(0);
     return table;
 }
 

@@ -67,8 +67,9 @@ inline bool is_over(const sb_settings& settings) {
            (__atomic_load_n(&settings.owner, __ATOMIC_RELAXED) & SB_TABLE_OWNER_DIED) != 0;
 }
 
-inline bool is_armed(const sb_settings& settings) {
-    return __atomic_load_n(&settings.armed, __ATOMIC_RELAXED) != 0 && !is_over(settings);
+// `as`: SB_ARMED() of the grouping in place here.
+inline bool is_armed(const sb_settings& settings, uint32_t as) {
+    return __atomic_load_n(&settings.armed, __ATOMIC_RELAXED) == as && !is_over(settings);
 }
 
 } // namespace speedbump::python

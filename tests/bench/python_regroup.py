@@ -103,6 +103,7 @@ def main() -> None:
             message = channel.receive()
             answered.append((time.perf_counter_ns() - begin) / 1e6)
             assert message["op"] == "grouped" and "reason" not in message, message
+            table.arm(grouping=number)
             held.append(message["held_ns"] / 1e3)
             time.sleep(0.1)
             stalls.append(work.told()["longest_us"])

@@ -56,8 +56,9 @@ class Table:
         _TARGET.pack_into(self.settings, 64 + 48 * index, delay_ns, every, start_ns,
                           end_ns, root_mask, enabled, 0)
 
-    def arm(self, armed: bool = True) -> None:
-        struct.pack_into("<I", self.settings, 8, armed)
+    def arm(self, armed: bool = True, grouping: int = 0) -> None:
+        """For those that tell functions apart by the grouping of this number."""
+        struct.pack_into("<I", self.settings, 8, grouping + 1 if armed else 0)
 
     def close(self) -> None:
         struct.pack_into("<I", self.settings, 12, 1)

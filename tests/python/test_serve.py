@@ -323,10 +323,14 @@ def test_functions_are_told_apart_while_hooks_are_in(serve):
     assert table.hits(0) >= 4 and sum(table.hits(i) for i in range(2, 6)) == 0
 
     def grouped(number):
+        before = [table.hits(i) for i in range(6)]
         while (message := channel.receive())["op"] == "matched":
             pass
         assert message["op"] == "grouped" and message["number"] == number, message
         assert "reason" not in message and message["held_ns"] < 10**9
+        served.ask("f()")  # what is grouped otherwise than the table says counts nothing
+        assert [table.hits(i) for i in range(6)] == before
+        table.arm(grouping=number)
         return [table.hits(i) for i in range(6)]
 
     channel.groups(1, [0], [["__main__", False, "*", True, 2], ["__main__", False, "f", False, 3],
@@ -386,6 +390,7 @@ def test_groups_change_under_load_and_no_call_is_lost(serve):
         groups = [["__main__", False, f"n{i}", False, 1] for i in range(300)]
         channel.groups(number, [0], [*groups, ["__main__", False, "f", False, target]])
         assert channel.receive()["number"] == number
+        table.arm(grouping=number)
         hits = table.hits(target)
         wait_for(lambda: table.hits(target) > hits)
     served.ask("exec('global stop; stop = True')")
@@ -397,24 +402,55 @@ def test_groups_change_under_load_and_no_call_is_lost(serve):
     assert after == [1000, 0, 0, 0, 0, 0, 0, 0], after
 
 
-def test_child_is_told_of_the_groups_that_there_are(serve):
-    served, (first, second) = serve(2)
+# Of a child that serves the second session, and calls f meanwhile.
+CHILD = """
+import mmap
+calls = mmap.mmap(-1, 8)
+def called():
+    return int.from_bytes(calls[:], "little")
+def call():
+    f()
+    calls[:] = (called() + 1).to_bytes(8, "little")
+    time.sleep(0.001)
+def serve_in_child(fd, calls_before):
+    pid = os.fork()
+    if pid:
+        return pid
+    server = threading.Thread(target=core.serve, args=(fd,))
+    call()
+    while calls_before and not os.path.exists("over"):
+        call()
+    server.start()
+    while server.is_alive():
+        call() if calls_before else time.sleep(0.001)
+    os._exit(0)
+"""
+WITH_CHILD = PROGRAM.replace("sys.argv[2:]:", "sys.argv[2:3]:").replace(
+    "\nfor line in sys.stdin:", CHILD + "\nfor line in sys.stdin:")
+
+
+def test_child_is_told_of_the_groups_that_there_are(python, serve):
+    served, (first, second) = serve(2, WITH_CHILD)
     table = loader.Table(3)
     first.begin(table, "__main__:f\n", lines=[0])
     table.arm()
     first.groups(1, [0], [["__main__", False, "f", False, 1]])
     assert first.receive()["number"] == 1
-    second_fd = int(served.ask("sys.argv[3]"))
-    served.tell(
-        f"(lambda pid: pid if pid else (f(), core.serve({second_fd}), os._exit(0)))(os.fork())"
-    )
-    child = served.hear()
+    table.arm(grouping=1)
+    child = served.ask("serve_in_child(int(sys.argv[3]), True)")
     fd = loader.text_file({"lines": [0], "groups": [["__main__", False, "f", False, 2]]})
-    wait_for(lambda: table.counts(1).get(child, (0,))[0] == 1)
+    wait_for(lambda: table.counts(1).get(child, (0,))[0] > 0)
+    (python.folder / "over").touch()
+    # Nobody can tell it of other groups: what it counts by its own would be another group's.
+    table.arm(grouping=2)
+    hits, called = table.hits(1), served.ask("called()")
+    wait_for(lambda: served.ask("called()") > called + 10)
+    assert table.hits(1) - hits in range(2) and table.hits(2) == 0
     second.send({"op": "begin", "session": "s1", "lines": [0], "targets": "__main__:f\n",
                  "groups": 2}, table.settings_fd, table.counters_fd, fd)
     ready = second.receive()
     assert ready["op"] == "ready" and ready["inherited"] is True, ready
+    wait_for(lambda: table.counts(2).get(child, (0,))[0] > 0)
     second.groups(3, [0], [["__main__", False, "f", False, 2]])
     assert second.receive()["number"] == 3
     second.send({"op": "detach"})

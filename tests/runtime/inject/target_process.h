@@ -116,7 +116,7 @@ inline TableFiles make_table(uint32_t targets, uint64_t delay_ns) {
     sb_settings settings{};
     settings.magic = SB_TABLE_MAGIC;
     settings.version = SB_TABLE_VERSION;
-    settings.armed = 1;
+    settings.armed = SB_ARMED(0);
     settings.target_count = targets;
     settings.slot_count = kSlots;
     std::vector<sb_target> entries(targets);

@@ -101,6 +101,8 @@ class PythonEngine {
     // Has the functions of some lines told apart in all processes, attached now or later. kTimeout:
     // a process has not said in time that it does; the others do.
     Result<void> regroup(const Regrouping& regrouping, std::chrono::milliseconds timeout);
+    // The number of the last regroup(), which those attached go by; 0: there was none.
+    uint64_t grouping() const;
 
     // For poll or epoll: readable when poll() has something to report.
     int fd() const { return epoll_.get(); }

@@ -62,6 +62,11 @@ Result<void> PythonEngine::wait_grouped(pid_t pid, Clock::time_point deadline) {
     }
 }
 
+uint64_t PythonEngine::grouping() const {
+    const std::lock_guard lock(mutex_);
+    return grouping_;
+}
+
 Result<void> PythonEngine::regroup(const Regrouping& regrouping, milliseconds timeout) {
     const Clock::time_point begun = Clock::now();
     auto sealed = sealed_text("speedbump-groups", text_of(regrouping));

@@ -84,7 +84,11 @@ Result<std::string> PythonSide::path_entry(pid_t only) {
 }
 
 Result<void> PythonSide::regroup(const Regrouping& regrouping) {
-    return engine_->regroup(regrouping, kRegroupTimeout);
+    if (auto done = engine_->regroup(regrouping, kRegroupTimeout); !done) return done;
+    table_->set_grouping(engine_->grouping());
+    // They have no channel to be told by, and count nothing until they are told.
+    attach({inherited_.begin(), inherited_.end()}, true);
+    return {};
 }
 
 void PythonSide::configure(size_t line, const TargetSettings& settings, uint64_t window_origin_ns) {
@@ -140,7 +144,9 @@ void PythonSide::forked(pid_t parent, pid_t child, uint64_t roots) {
     const bool hooked =
         (attached_.contains(parent) && !fresh_.contains(parent)) || inherited_.contains(parent);
     if (hooked) {
-        inherited_.insert(child);
+        inherited_.insert_or_assign(child, roots);
+        // It may have been forked before its parent was told of the groups that there are.
+        if (engine_->grouping() != 0) attach({{child, roots}}, false);
         return;
     }
     const auto attempt = attempts_.find(parent);

@@ -103,8 +103,8 @@ class PythonSide {
     std::unique_ptr<PythonEngine> engine_; // after the table, so that it detaches first
     PythonMatches matches_;
     std::map<pid_t, PythonAttachment> attached_;
-    std::set<pid_t> fresh_;     // attached, while forks from before that may not be told yet
-    std::set<pid_t> inherited_; // hooked since their fork, and not attached
+    std::set<pid_t> fresh_; // attached, while forks from before that may not be told yet
+    std::map<pid_t, uint64_t> inherited_; // hooked since their fork, and not attached; their roots
     std::map<pid_t, Attempt> attempts_;
     bool ever_attached_ = false;
     std::optional<Error> first_failure_;

@@ -79,7 +79,15 @@ PythonTable::~PythonTable() {
 }
 
 void PythonTable::arm(bool armed) {
-    __atomic_store_n(&settings().armed, armed ? 1u : 0u, __ATOMIC_RELEASE);
+    __atomic_store_n(&settings().armed, armed ? armed_as_ : 0u, __ATOMIC_RELEASE);
+}
+
+void PythonTable::set_grouping(uint64_t number) {
+    uint32_t armed = armed_as_;
+    armed_as_ = SB_ARMED(number);
+    // Unless it is disarmed, which a signal may do just now.
+    __atomic_compare_exchange_n(&settings().armed, &armed, armed_as_, false, __ATOMIC_RELEASE,
+                                __ATOMIC_RELAXED);
 }
 
 void PythonTable::configure(uint32_t line, const TargetSettings& target_settings,

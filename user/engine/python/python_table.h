@@ -33,6 +33,8 @@ class PythonTable {
     int counters_fd() const { return counters_fd_.get(); }
 
     void arm(bool armed);
+    // From now on only who tells functions apart by this grouping delays and counts.
+    void set_grouping(uint64_t number);
     uint32_t* armed_word() { return &settings().armed; }
     // As BpfEngine::configure, by line index.
     void configure(uint32_t line, const TargetSettings& settings, uint64_t window_origin_ns);
@@ -56,6 +58,7 @@ class PythonTable {
     uint32_t lines_ = 0;
     uint32_t slots_ = 0;
     uint32_t columns_ = 0;
+    uint32_t armed_as_ = SB_ARMED(0);
     Fd settings_fd_;
     Fd counters_fd_;
     void* settings_ = nullptr;       // writable
