@@ -451,11 +451,19 @@ bool release_start() {
     return early;
 }
 
+// Ends the session: the hooks are out then.
+void leave(Channel& channel) {
+    stop_delays();
+    unhook_everywhere();
+    channel.is_in_use = !end_session();
+}
+
 // Takes part in the session that the begin packet describes, until its end.
 void take_part(Channel& channel, Packet first) {
     Result<Begin> begin = read_begin(first);
     first.descriptors.clear();
     if (!begin) return refuse(channel, begin.error().message);
+    if (is_left_over()) leave(channel); // nobody serves it: we have the channel
     const bool inherited = has_session() && session_identity() == begin->spec.identity;
     if (has_session() && !inherited) return refuse(channel, kTaken);
     Interpreter* interpreter = this_interpreter();
@@ -486,8 +494,7 @@ void take_part(Channel& channel, Packet first) {
                                         {"overhead_ns", g_live.overhead_ns},
                                         {"matched", take_found(channel)},
                                         {"warnings", warnings}});
-    unhook_everywhere();
-    channel.is_in_use = !end_session();
+    leave(channel);
     send_packet(channel, {{"op", "gone"}, {"reason", reason}});
 }
 
@@ -541,11 +548,7 @@ void run_session(Channel& channel) {
             take_part(channel, std::move(first));
     } catch (const std::exception&) {
         // Out of memory, or a packet of the wrong shape: the loader sees the socket close.
-        if (has_session() && !session_identity().empty()) {
-            stop_delays();
-            unhook_everywhere();
-            channel.is_in_use = !end_session();
-        }
+        if (has_session() && !session_identity().empty()) leave(channel);
     }
     call_atexit("unregister", atexit_function.get());
     g_channel.store(nullptr);

@@ -62,7 +62,7 @@
 // A forked child keeps the hooks and the table, has no socket, and takes a counter slot of its own.
 // When the session is over (`closed` in the settings, or their owner's death, which the kernel
 // writes there) a hook does nothing but take itself out. So no delay outlives the loader, with or
-// without a socket.
+// without a socket. What is left of it in such a child the next begin ends.
 namespace speedbump::python {
 
 inline constexpr unsigned kMaxPacket = 65536;

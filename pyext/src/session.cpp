@@ -251,6 +251,12 @@ std::string session_identity() {
     return shared().session ? shared().session->spec.identity : std::string();
 }
 
+bool is_left_over() {
+    const std::lock_guard lock(shared().mutex);
+    return shared().session && !shared().session->spec.identity.empty() &&
+           (g_live.running.load() == 0 || is_over(*g_live.settings));
+}
+
 const Table& session_table() {
     return shared().session->spec.table;
 }

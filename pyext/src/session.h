@@ -78,6 +78,9 @@ bool end_session();
 void set_place(const Place& place);
 bool has_session();
 std::string session_identity();
+// Whether there is one that a loader began, and that is over: a child of a process that was in it
+// keeps it, where nobody ends it.
+bool is_left_over();
 const Table& session_table();
 // Changes one line in place and makes every function be looked at again.
 void set_line(uint32_t index, const targets::TargetLine& line, bool applies);

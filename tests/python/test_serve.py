@@ -634,6 +634,32 @@ def test_forked_child_goes_on_and_can_be_served_again(serve):
     assert first.receive()["op"] == "gone"
 
 
+@pytest.mark.parametrize("calls_before", [False, True])
+def test_child_of_a_session_that_is_over_is_served_by_the_next(python, serve, calls_before):
+    """What it inherited is of a loader that is gone, whether a call has taken its hook out or not."""
+    served, (first, second) = serve(2, WITH_CHILD)
+    tables = [loader.Table(1), loader.Table(1)]
+    first.begin(tables[0], "__main__:f\n")
+    tables[0].arm()
+    child = served.ask(f"serve_in_child(int(sys.argv[3]), {calls_before})")
+    wait_for(lambda: tables[0].counts(0).get(child, (0,))[0] > 0)
+    first.send({"op": "detach"})
+    assert first.receive() == {"op": "gone", "reason": "detach"}
+    tables[0].close()
+    hits = tables[0].hits()
+    (python.folder / "over").touch()
+    ready = second.begin(tables[1], "__main__:f\n", session="s2")
+    assert ready["op"] == "ready" and ready["inherited"] is False, ready
+    assert [one["name"] for one in ready["matched"]] == ["f"]
+    tables[1].arm()
+    if calls_before:
+        wait_for(lambda: tables[1].counts(0).get(child, (0,))[0] > 10)
+    second.send({"op": "detach"})
+    assert second.receive()["op"] == "gone"
+    assert served.ask(f"os.waitpid({child}, 0)[1]") == 0
+    assert tables[0].hits() - hits in range(2)  # one call may have begun before the table closed
+
+
 def test_closed_table_removes_hooks_without_a_socket(python, serve):
     served, (channel,) = serve()
     table = loader.Table(1)
