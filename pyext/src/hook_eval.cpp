@@ -5,6 +5,8 @@
 
 #include <pthread.h>
 
+#include <atomic>
+
 #include "python_util.h"
 
 // The hook of 3.10 and 3.11: a frame evaluation function (PEP 523). All interpreters of these
@@ -18,7 +20,7 @@ using Evaluate = _PyFrameEvalFunction;
 Evaluate g_next = _PyEval_EvalFrameDefault;
 // The code extra index, the same in every interpreter.
 Py_ssize_t g_decision_index = -1;
-int g_hooked = 0; // interpreters
+std::atomic<int> g_hooked{0}; // interpreters
 // The interpreter that was looked up last.
 Interpreter* g_recent = nullptr;
 
@@ -28,14 +30,19 @@ void set_evaluate(PyInterpreterState* state, Evaluate function) {
     _PyInterpreterState_SetEvalFrameFunc(state, function);
 }
 
+bool is_in_front(PyInterpreterState* state, Evaluate function) {
+    return _PyInterpreterState_GetEvalFrameFunc(state) == function;
+}
+
 #if SB_HOOK_RECURSES
 // 3.11 runs Python calls without C recursion, except under a hook. When a thread has used half of
 // its stack the hook is taken out until that call returns, so that a deep recursion that worked
-// goes on working; what is called meanwhile, in all threads, goes unseen.
+// goes on working; what is called meanwhile, in all threads, goes unseen. Where another hook is in
+// front, and calls ours, there is recursion with or without ours.
 PyThreadState* g_guarded_thread = nullptr;
 uintptr_t g_guard_low = 0;  // the guarded thread's stack: its end,
 uintptr_t g_guard_high = 0; // and the half of it
-int g_suspended = 0;
+std::atomic<int> g_suspended{0};
 
 struct StackBounds {
     uintptr_t low = 0;
@@ -71,12 +78,13 @@ bool is_deep(PyThreadState* thread) {
 
 PyObject* evaluate_unhooked(PyThreadState* thread, Frame* frame, int throwflag) {
     PyInterpreterState* state = thread->interp;
+    if (!is_in_front(state, evaluate)) return g_next(thread, frame, throwflag);
     ++g_suspended;
     set_evaluate(state, g_next);
     PyObject* result = g_next(thread, frame, throwflag);
     --g_suspended;
     if (g_suspended == 0 && g_live.running.load(std::memory_order_relaxed) != 0 &&
-        _PyInterpreterState_GetEvalFrameFunc(state) == g_next) {
+        is_in_front(state, g_next)) {
         set_evaluate(state, evaluate);
     }
     return result;
@@ -94,7 +102,7 @@ Interpreter* interpreter_of(PyThreadState* thread) {
 // Takes the function out if it is the one in front. One that came later and calls ours keeps it;
 // ours then only passes calls on.
 void step_back(Interpreter& interpreter) {
-    if (_PyInterpreterState_GetEvalFrameFunc(interpreter.state) != evaluate) return;
+    if (!is_in_front(interpreter.state, evaluate)) return;
     set_evaluate(interpreter.state, g_next);
     interpreter.chained = false;
 }
@@ -130,6 +138,24 @@ PyObject* evaluate(PyThreadState* thread, Frame* frame, int throwflag) {
 }
 
 } // namespace
+
+// PyTorch's compiler puts its function in for as long as compiled code runs, and then puts back
+// what there was before: if we come meanwhile, nothing. When it is next put in, it calls ours.
+bool is_pushed_out() {
+#if SB_HOOK_RECURSES
+    if (g_suspended != 0) return false;
+#endif
+    return g_hooked == 1 && g_live.running.load(std::memory_order_relaxed) != 0 &&
+           is_in_front(PyInterpreterState_Main(), _PyEval_EvalFrameDefault);
+}
+
+void put_back(Interpreter& interpreter) {
+    if (!interpreter.is_hooked() || interpreter.state != PyInterpreterState_Main() ||
+        !is_pushed_out())
+        return;
+    g_next = _PyEval_EvalFrameDefault;
+    set_evaluate(interpreter.state, evaluate);
+}
 
 // It sees every call.
 bool look_anew(Interpreter&) {

@@ -142,6 +142,13 @@ bool look_anew(Interpreter& interpreter) {
     return static_cast<bool>(restarted);
 }
 
+// Each tool has its own place.
+bool is_pushed_out() {
+    return false;
+}
+
+void put_back(Interpreter&) {}
+
 bool hook(Interpreter& interpreter) {
     if (interpreter.is_hooked()) return look_anew(interpreter);
     if (!make_lasting(interpreter)) return false;

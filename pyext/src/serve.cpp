@@ -40,6 +40,7 @@ constexpr size_t kFunctionsPerPacket = 64;
 constexpr size_t kMaxDescriptors = 4; // settings, counters, a long targets file, groups
 constexpr size_t kModulesPerPacket = 2048;
 constexpr int kBeginTimeoutMs = 10000;
+constexpr int kBetweenLooksMs = SB_MONITORING ? -1 : 1000; // whether the hook is where it was
 constexpr const char* kTaken = "another session has this process already";
 
 struct Channel {
@@ -343,7 +344,8 @@ Result<Look> read_look(const Packet& packet) {
 }
 
 // What ended the wait for the loader: the session, how functions are to be told apart now, or that
-// those which exist are to be looked at. Nothing of it: the loader has said nothing.
+// those which exist are to be looked at. Nothing of it: the loader has said nothing, or the hook is
+// to be put back.
 struct Word {
     const char* end = nullptr;
     std::optional<Grouping> grouping{};
@@ -362,8 +364,9 @@ bool send_found(Channel& channel) {
 Word wait_for_word(Channel& channel, bool waits) {
     for (;;) {
         pollfd events[] = {{channel.socket.get(), POLLIN, 0}, {channel.wake.get(), POLLIN, 0}};
-        const int ready = ::poll(events, 2, waits ? -1 : 0);
+        const int ready = ::poll(events, 2, waits ? kBetweenLooksMs : 0);
         if (ready < 0 && errno != EINTR) return {"detach"};
+        if (ready == 0 && waits && !is_pushed_out()) continue;
         if (ready == 0) return {};
         if (ready < 0) continue;
         if (events[1].revents != 0) {
@@ -411,6 +414,13 @@ bool send_looked(Channel& channel, const Look& look) {
     return true;
 }
 
+void put_back_here() {
+    if (Interpreter* interpreter = this_interpreter())
+        put_back(*interpreter);
+    else
+        PyErr_Clear();
+}
+
 // Sends the first packet, and does what the loader says until the end of the session, of which it
 // gives the reason; delays have ended then. A look at the functions that exist gives way to what
 // the loader says meanwhile. GIL held.
@@ -431,6 +441,7 @@ const char* obey(Channel& channel, json answer) {
         }
         if (word.end != nullptr) return word.end;
         answer = word.grouping ? tell_apart(*word.grouping) : json();
+        if (is_pushed_out()) put_back_here();
         if (look && !word.grouping) has_looked = look_everywhere(channel, *look);
     }
 }

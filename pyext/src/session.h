@@ -98,6 +98,11 @@ uint32_t session_grouping();
 bool hook(Interpreter& interpreter);
 // After regroup(): has a hook that is in see all functions again. False with a Python error set.
 bool look_anew(Interpreter& interpreter);
+// Whether somebody else has taken it out of the main interpreter, as who puts back what there was
+// before ours does (PEP 523). No GIL needed.
+bool is_pushed_out();
+// Puts it in again, where that is so.
+void put_back(Interpreter& interpreter);
 // Takes it out again; never fails, a Python error that is set stays set.
 void unhook(Interpreter& interpreter);
 // Whether any interpreter of the process has the hook.

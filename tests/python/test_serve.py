@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -952,3 +953,102 @@ def test_threads_are_in_hooks_when_sessions_end(python, serve):
     if python.version >= (3, 12):
         assert served.ask("[sys.monitoring.get_tool(i) for i in range(6)]") == [None] * 6
     served.ask("globals().update(stop=True)")
+
+
+# A frame evaluation function of somebody else (PEP 523), who calls what was there before, or, as
+# PyTorch's compiler does, puts that back when it leaves.
+OTHER_HOOK = """
+typedef void* (*evaluate)(void*, void*, int);
+evaluate _PyInterpreterState_GetEvalFrameFunc(void*);
+void _PyInterpreterState_SetEvalFrameFunc(void*, evaluate);
+void* PyInterpreterState_Get(void);
+static evaluate before;
+static void* other(void* thread, void* frame, int thrown) { return before(thread, frame, thrown); }
+int is_in_front(void) {
+    return _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == other;
+}
+void put_in_front(void) {
+    before = _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get());
+    _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(), other);
+}
+void leave(void) { _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(), before); }
+unsigned long here(void) { return (unsigned long)__builtin_frame_address(0); }
+"""
+WITH_OTHER_HOOK = """
+import ctypes
+other = ctypes.PyDLL("./other.so")
+other.here.restype = ctypes.c_ulong
+sys.setrecursionlimit(200000)
+def deepen(end):
+    return 1 if other.here() < end else deepen(end) + 1
+def go_deep(share):
+    # Until so much of a thread's stack is used.
+    threading.stack_size(32 << 20)
+    result = []
+    def run():
+        try:
+            result.append(deepen(other.here() - int(share * (32 << 20))))
+        except RecursionError:
+            result.append(None)
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return result[0]
+"""
+
+
+@pytest.fixture
+def beside_another(python, serve):
+    if python.version >= (3, 12):
+        pytest.skip("each tool of sys.monitoring has its own place")
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    (python.folder / "other.c").write_text(OTHER_HOOK)
+    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", "other.so", "other.c"],
+                   cwd=python.folder, check=True)
+    served, (channel,) = serve(
+        program=PROGRAM.replace("\nfor line in sys.stdin:", WITH_OTHER_HOOK + "\nfor line in sys.stdin:")
+    )
+    return served, channel, loader.Table(1)
+
+
+def test_another_hook_that_came_later_stays_where_it_is(beside_another):
+    served, channel, table = beside_another
+    channel.begin(table, "__main__:f\n")
+    served.ask("other.put_in_front()")
+    table.arm()
+    served.ask("f()")
+    assert table.hits() == 1
+    # With half of the stack used ours would go, but it is called by the other.
+    assert served.ask("go_deep(0.7)") > 1000
+    assert served.ask("other.is_in_front()") == 1
+    served.ask("f()")
+    assert table.hits() == 2
+    channel.send({"op": "detach"})
+    assert channel.receive()["op"] == "gone"
+    assert served.ask("other.is_in_front()") == 1
+    served.ask("f()")
+    served.ask("other.leave()")
+    served.ask("f()")
+    assert table.hits() == 2
+
+
+def test_another_hook_that_was_there_takes_ours_along(beside_another):
+    served, channel, table = beside_another
+    served.ask("other.put_in_front()")
+    channel.begin(table, "__main__:f\n")
+    table.arm()
+    served.ask("f()")
+    assert table.hits() == 1
+    served.ask("other.leave()")
+    wait_for(lambda: served.ask("f()") is None and table.hits() > 1)
+    served.ask("other.put_in_front()")
+    hits = table.hits()
+    served.ask("f()")
+    assert table.hits() == hits + 1
+    served.ask("other.leave()")
+    channel.send({"op": "detach"})
+    assert channel.receive()["op"] == "gone"
+    served.ask("f()")
+    assert table.hits() == hits + 1
