@@ -4,7 +4,7 @@
 # machine.
 #
 #   scripts/bench.sh [PART]...   cost error outsider syscall attach tree newborn family
-#                               python regroup inject experiment ab services inspect; default: all
+#                               python pause regroup inject experiment ab services inspect; default: all
 #   scripts/bench.sh inprocess   hits and delays of the in-process engine beside BPF, bpftrace and an untouched call;
 #                               redis' lookupKey under pipelined load with both engines
 #   scripts/bench.sh slices      services with all targets at once, and one after the other
@@ -23,7 +23,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-default=(cost error outsider syscall attach tree newborn family python regroup inject experiment ab services inspect)
+default=(cost error outsider syscall attach tree newborn family python pause regroup inject experiment ab services inspect)
 parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=("${default[@]}")
 for part in "${parts[@]}"; do
@@ -48,6 +48,11 @@ for part in "${parts[@]}"; do
     python)
         python3 tests/bench/python_hook.py build/pyext/interpreters.tsv
         python3 tests/bench/python_startup.py build/pyext/interpreters.tsv
+        ;;
+    pause)
+        while IFS=$'\t' read -r _ python package; do
+            "$python" tests/bench/python_pause.py "$package"/speed_bump/_core*.so
+        done <build/pyext/interpreters.tsv
         ;;
     regroup)
         while IFS=$'\t' read -r name python package; do

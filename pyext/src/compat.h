@@ -101,11 +101,22 @@ inline bool set_code_extra(PyCodeObject* code, Py_ssize_t index, void* value) {
 #endif
 }
 
-// Calls `visit` with every object that the collector tracks, which must not run any Python.
+// Calls `visit` with every object that the collector tracks, until it returns 0; it must not run
+// any Python.
 inline bool visit_objects(int (*visit)(PyObject*, void*), void* argument) {
 #if SB_MONITORING
-    PyUnstable_GC_VisitObjects(visit, argument);
-    sb_visit_frozen(visit, argument);
+    struct Visit {
+        int (*visit)(PyObject*, void*);
+        void* argument;
+        int goes_on;
+    } until{visit, argument, 1};
+    PyUnstable_GC_VisitObjects(
+        [](PyObject* object, void* self) {
+            auto& own = *static_cast<Visit*>(self);
+            return own.goes_on = own.visit(object, own.argument);
+        },
+        &until);
+    if (until.goes_on != 0) sb_visit_frozen(visit, argument);
     return true;
 #else
     // gc.get_objects() would take a reference to each of them, all in one hold of the GIL, which
@@ -128,13 +139,14 @@ inline bool visit_objects(int (*visit)(PyObject*, void*), void* argument) {
     if (newest == nullptr) return false;
     const auto* youngest =
         reinterpret_cast<Generation*>(at((reinterpret_cast<Link*>(newest) - 1)->next));
-    for (int i = 0; i < kGenerations; ++i) {
+    int goes_on = 1;
+    for (int i = 0; i < kGenerations && goes_on != 0; ++i) {
         const Link* head = &youngest[i].head;
-        for (Link* link = at(head->next); link != head; link = at(link->next))
-            visit(reinterpret_cast<PyObject*>(link + 1), argument);
+        for (Link* link = at(head->next); link != head && goes_on != 0; link = at(link->next))
+            goes_on = visit(reinterpret_cast<PyObject*>(link + 1), argument);
     }
     Py_DECREF(newest);
-    sb_visit_frozen(visit, argument);
+    if (goes_on != 0) sb_visit_frozen(visit, argument);
     return true;
 #endif
 }

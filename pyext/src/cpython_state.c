@@ -271,7 +271,7 @@ void sb_visit_frozen(int (*visit)(PyObject *, void *), void *argument) {
     if (!sb_layout_is_known()) return;
     PyGC_Head *head = &PyInterpreterState_Get()->gc.permanent_generation.head;
     for (PyGC_Head *object = _PyGCHead_NEXT(head); object != head; object = _PyGCHead_NEXT(object))
-        visit((PyObject *)(object + 1), argument);
+        if (visit((PyObject *)(object + 1), argument) == 0) return;
 #else
     (void)visit;
     (void)argument;

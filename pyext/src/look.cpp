@@ -2,11 +2,13 @@
 // What functions there are in an interpreter.
 
 #include <algorithm>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "clock.h"
+#include "functions.h"
 #include "gil.h"
 #include "python_util.h"
 #include "qualname.h"
@@ -134,20 +136,35 @@ struct Collecting {
     std::vector<Ref>& functions;
     const Modules& modules;
     const std::unordered_set<uint64_t>& known;
+    size_t left; // objects that may be visited
+    bool is_cut = false;
 };
 
-// The functions that exist, but for those of modules that are known.
-bool collect_functions(std::vector<Ref>& functions, const Modules& modules, const Look& look) {
-    Collecting collecting{functions, modules, look.known};
+// Which functions are looked for: all that the collector knows, for which each object is visited in
+// one hold of the GIL; or, where there are many objects, those that names lead to.
+enum class Reach { kAll, kNames };
+
+// Without a GIL nobody but the collector may go from object to object.
+constexpr Reach kQuick = SB_FREE_THREADED ? Reach::kAll : Reach::kNames;
+constexpr size_t kFewObjects = 50000;
+
+// The functions that exist, but for those of modules that are known. `reach` becomes kAll where
+// there are few objects.
+bool collect_functions(std::vector<Ref>& functions, const Modules& modules, const Look& look,
+                       Reach& reach, [[maybe_unused]] Turns& turns) {
+    Collecting collecting{functions, modules, look.known,
+                          reach == Reach::kAll ? SIZE_MAX : kFewObjects};
 #if SB_GC_LACKS_FUNCTIONS
     collect_from_modules(functions);
     std::erase_if(functions, [&](const Ref& function) {
         return modules.is_known(PyFunction_GET_GLOBALS(function.get()), look.known);
     });
 #endif
-    return visit_objects(
+    const bool visited = visit_objects(
         [](PyObject* object, void* argument) {
             auto* into = static_cast<Collecting*>(argument);
+            into->is_cut = into->left-- == 0;
+            if (into->is_cut) return 0;
             if (PyFunction_Check(object) &&
                 (into->known.empty() ||
                  !into->modules.is_known(PyFunction_GET_GLOBALS(object), into->known)))
@@ -155,6 +172,18 @@ bool collect_functions(std::vector<Ref>& functions, const Modules& modules, cons
             return 1;
         },
         &collecting);
+    if (!collecting.is_cut) {
+        reach = Reach::kAll;
+        return visited;
+    }
+#if !SB_FREE_THREADED
+    functions.clear();
+    FunctionFinder finder([&](PyObject* globals) { return modules.is_known(globals, look.known); });
+    while (finder.step() && turns.next()) {
+    }
+    functions = std::move(finder.functions());
+#endif
+    return true;
 }
 
 // Calls `use`, which returns whether that lasts, with each function, in turns with the program.
@@ -166,9 +195,9 @@ bool in_turns(std::vector<Ref>& functions, Turns& turns, Use use) {
 
 // All functions of the interpreter that are to be looked at, their code's names known.
 bool collect_named_functions(Interpreter& interpreter, std::vector<Ref>& functions,
-                             const Modules& modules, Look& look, Turns& turns) {
-    if (!collect_functions(functions, modules, look)) return false;
-    if (interpreter.name_index < 0) return true; // code knows its name
+                             const Modules& modules, Look& look, Reach& reach, Turns& turns) {
+    if (!collect_functions(functions, modules, look, reach, turns)) return false;
+    if (look.is_stopped || interpreter.name_index < 0) return true; // code knows its name
     // A name that the enclosing code gives is exact, one from the function object may have been
     // set by functools.wraps: enclosing code first.
     const auto note_nested = [&](const Ref& function) {
@@ -207,19 +236,11 @@ void for_each_nested(PyCodeObject* code, Use use) {
     }
 }
 
-} // namespace
-
-bool look_at_existing(Interpreter& interpreter, Look& look) {
-    Turns turns(look);
-    const Modules modules;
-    if (!look.known.empty() && modules.are_known(look.known)) return true;
-    std::vector<Ref> functions;
-    if (!turns.next()) return true;
-    if (!collect_named_functions(interpreter, functions, modules, look, turns)) return false;
-    if (look.is_stopped) return true;
+// Decides for all of them, and for what is nested in them: an inner function is known as soon as
+// the outer one is.
+void decide_all(Interpreter& interpreter, std::vector<Ref>& functions, Turns& turns) {
     for_each_function(functions, turns, [&](PyCodeObject* code, PyObject* globals) {
         bool has_decided = false;
-        // An inner function is known as soon as the outer one is.
         for_each_nested(code, [&](PyCodeObject* nested) {
             const auto known = static_cast<Decision>(
                 reinterpret_cast<uintptr_t>(code_extra(nested, interpreter.decision_index)));
@@ -230,7 +251,50 @@ bool look_at_existing(Interpreter& interpreter, Look& look) {
         });
         return has_decided;
     });
-    if (!look.is_stopped && !look.is_unfinished) modules.add_new(look.known, look.modules);
+}
+
+// Whether a line without a function may name one that no name leads to.
+bool may_name_more(const Look& look) {
+    if (!look.known.empty()) return false; // its functions may be those of other processes
+    const std::vector<targets::Pattern> modules = modules_without_functions();
+    return std::any_of(modules.begin(), modules.end(), [](const targets::Pattern& module) {
+        const bool may_be_file =
+            module.text.find('/') != std::string::npos || module.text.ends_with(".py");
+        return module.is_glob || may_be_file ||
+               PyDict_GetItemString(PyImport_GetModuleDict(), module.text.c_str()) != nullptr;
+    });
+}
+
+} // namespace
+
+bool name_existing(Interpreter& interpreter, Look& look) {
+    if (interpreter.name_index < 0) return true; // code knows its name
+    Turns turns(look);
+    Reach reach = kQuick;
+    std::vector<Ref> functions;
+    if (!collect_named_functions(interpreter, functions, Modules(), look, reach, turns))
+        return false;
+    for_each_function(functions, turns, [](PyCodeObject*, PyObject*) { return false; });
+    return true;
+}
+
+bool look_at_existing(Interpreter& interpreter, Look& look) {
+    Turns turns(look);
+    const Modules modules;
+    if (!look.known.empty() && modules.are_known(look.known)) return true;
+    Reach reach = kQuick;
+    for (bool is_done = false; !is_done;) {
+        std::vector<Ref> functions;
+        if (!turns.next()) return true;
+        if (!collect_named_functions(interpreter, functions, modules, look, reach, turns))
+            return false;
+        if (look.is_stopped) return true;
+        decide_all(interpreter, functions, turns);
+        if (look.is_stopped || look.is_unfinished) return true;
+        is_done = reach == Reach::kAll || !may_name_more(look);
+        reach = Reach::kAll;
+    }
+    modules.add_new(look.known, look.modules);
     return true;
 }
 
@@ -239,7 +303,9 @@ bool list_functions(Interpreter& interpreter, bool keeps_gil, std::vector<FoundF
     look.keeps_gil = keeps_gil;
     Turns turns(look);
     std::vector<Ref> functions;
-    if (!collect_named_functions(interpreter, functions, Modules(), look, turns)) return false;
+    Reach reach = Reach::kAll;
+    if (!collect_named_functions(interpreter, functions, Modules(), look, reach, turns))
+        return false;
     std::unordered_set<PyCodeObject*> seen;
     std::vector<Ref> held; // the code that was seen, so that no other gets its place
     for_each_function(functions, turns, [&](PyCodeObject* code, PyObject* globals) {

@@ -183,6 +183,12 @@ Result<Begin> read_begin(Packet& packet) {
     return begin;
 }
 
+// A long file takes ms.
+Result<Begin> read_without_gil(Packet& packet) {
+    const WithoutGil without;
+    return read_begin(packet);
+}
+
 json describe(const FoundFunction& function) {
     return {{"line", function.line},
             {"module", function.module},
@@ -244,7 +250,8 @@ std::vector<std::string> hook_everywhere(Channel& channel, bool looks_later) {
         look.keeps_gil = keeps_gil;
         const bool again =
             interpreter != nullptr && std::exchange(last, interpreter) == interpreter;
-        if (interpreter == nullptr || (!again && !hook(*interpreter)) ||
+        if (interpreter == nullptr ||
+            (!again && !(name_existing(*interpreter, look) && hook(*interpreter))) ||
             (!looks_later && !look_at_existing(*interpreter, look))) {
             warnings.push_back("an interpreter could not be hooked: " + take_error_text());
             return true;
@@ -471,7 +478,7 @@ void leave(Channel& channel) {
 
 // Takes part in the session that the begin packet describes, until its end.
 void take_part(Channel& channel, Packet first) {
-    Result<Begin> begin = read_begin(first);
+    Result<Begin> begin = read_without_gil(first);
     first.descriptors.clear();
     if (!begin) return refuse(channel, begin.error().message);
     if (is_left_over()) leave(channel); // nobody serves it: we have the channel

@@ -25,6 +25,7 @@ struct Session {
     // The lines that decide here, and for each its index in the file.
     targets::PythonLines deciding;
     std::vector<uint32_t> deciding_index;
+    std::vector<bool> have_functions; // by line of the file
 };
 
 // Everything that slow paths share. Its mutex is held across no Python call, so that it can be
@@ -54,6 +55,7 @@ void release_interpreter(PyObject* capsule) {
 }
 
 void collect_deciding(Session& session) {
+    session.have_functions.resize(session.spec.file.lines.size());
     std::vector<bool> applies(session.spec.file.lines.size());
     for (const uint32_t index : session.spec.applies) {
         if (index < applies.size()) applies[index] = true;
@@ -265,6 +267,7 @@ void set_line(uint32_t index, const targets::TargetLine& line, bool applies) {
     const std::lock_guard lock(shared().mutex);
     Session& session = *shared().session;
     session.spec.file.lines[index] = line;
+    session.have_functions[index] = false;
     std::erase(session.spec.applies, index);
     if (applies) session.spec.applies.push_back(index);
     collect_deciding(session);
@@ -288,6 +291,17 @@ uint32_t session_grouping() {
     return shared().session ? shared().session->spec.grouping.number : 0;
 }
 
+std::vector<targets::Pattern> modules_without_functions() {
+    const std::lock_guard lock(shared().mutex);
+    std::vector<targets::Pattern> modules;
+    if (!shared().session) return modules;
+    const Session& session = *shared().session;
+    for (const uint32_t line : session.spec.applies)
+        if (line < session.have_functions.size() && !session.have_functions[line])
+            modules.push_back(session.spec.file.lines[line].container);
+    return modules;
+}
+
 Decision decide(Interpreter& interpreter, PyCodeObject* code, PyObject* globals) noexcept {
     const ErrorAside aside;
     const Decision no_match = g_live.no_match.load(std::memory_order_acquire);
@@ -309,6 +323,7 @@ Decision decide(Interpreter& interpreter, PyCodeObject* code, PyObject* globals)
                     session.deciding.decide(function.module, function.file, function.name);
                 if (line && !session.deciding.lines()[*line].exclude) {
                     function.line = session.deciding_index[*line];
+                    session.have_functions[function.line] = true;
                     const Grouping& grouping = session.spec.grouping;
                     const auto target = grouping.target_of(function.line, function.module,
                                                            function.file, function.name);

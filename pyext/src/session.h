@@ -92,6 +92,8 @@ void forget_decisions();
 void regroup(Grouping& grouping);
 // The number of the grouping that is in place.
 uint32_t session_grouping();
+// The modules, as they are written, of those lines that have not named a function so far.
+std::vector<targets::Pattern> modules_without_functions();
 
 // Puts the hook into the running interpreter; false with a Python error set when it can't. `spin`
 // is what a hook does not know yet: its own cost, see calibrate.h.
@@ -124,9 +126,14 @@ struct Look {
 };
 
 // Looks at the functions that exist, so that the found ones are known before their first call. The
-// program has the GIL at least half of the time, and waits for it no longer than some 1 ms, and a
-// walk of all objects. False with a Python error set.
+// program has the GIL at least half of the time, and waits for it no longer than some 1 ms. Only
+// for a line that names no function of a module that is there, and where there is no GIL, it waits
+// for a walk of all objects; other functions that no name leads to (functions.h) are found at their
+// first call. False with a Python error set.
 bool look_at_existing(Interpreter& interpreter, Look& look);
+// Where code does not know its name (3.10): before the hook is in, which would need a walk of all
+// objects for the first function without one. False with a Python error set.
+bool name_existing(Interpreter& interpreter, Look& look);
 
 // All functions that exist, those nested in others too; each code object once. `line` is 0. Needs
 // no session. The GIL is given up now and then, unless it has to be kept. False with a Python error
