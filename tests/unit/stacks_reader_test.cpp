@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <iterator>
 
 #include "stack_image.h"
 #include "stacks/stack_reader.h"
+#include "waiting_process.h"
 
 namespace speedbump::stacks {
 namespace {
@@ -12,13 +17,13 @@ struct Opened {
     StackReader reader;
 };
 
-Opened open(int minor) {
+Opened open(int minor, pid_t pid = 0) {
     auto image = std::make_unique<StackImage>(minor);
     StackImage* kept = image.get();
     ReaderOptions options;
     options.patience = std::chrono::microseconds(0);
     auto reader =
-        StackReader::open(std::move(image), kept->interpreter, StackImage::kCodeType, 0, options);
+        StackReader::open(std::move(image), kept->interpreter, StackImage::kCodeType, pid, options);
     if (!reader) throw std::runtime_error(reader.error().message);
     return {kept, std::move(*reader)};
 }
@@ -130,6 +135,42 @@ TEST_P(EachVersion, ACodeObjectThatIsAnotherOneNow) {
     const ThreadStack& stack = only_stack(opened.reader);
     ASSERT_EQ(stack.fault, StackFault::kFine);
     EXPECT_EQ(stack.frames[0].function->name, "Beaf");
+}
+
+// What a process says of threads of others must not take their stacks from them.
+TEST(Threads, ThoseOfOthersAreNotBelieved) {
+    const test::WaitingProcess other;
+    Opened opened = open(14, getpid());
+    StackImage& image = *opened.image;
+    const uint64_t id = image.thread + image.layout.thread_native_id;
+    const auto told = [&] {
+        const auto listed = opened.reader.list_threads();
+        EXPECT_TRUE(listed) << listed.error().message;
+        return opened.reader.thread_states();
+    };
+    image.put<uint64_t>(id, static_cast<uint64_t>(other.pid()));
+    EXPECT_TRUE(told().empty());
+    // One that was forked has its parent's number, and one that has just begun has none, until the
+    // interpreter comes to it. Its list stays the same.
+    image.put<uint64_t>(id, 0);
+    EXPECT_TRUE(told().empty());
+    image.put<uint64_t>(id, static_cast<uint64_t>(getpid()));
+    ASSERT_EQ(told().size(), 1U);
+    EXPECT_EQ(told()[0].first, getpid());
+}
+
+TEST(Threads, NothingIsOpenedOfThoseThatAreOnlyListed) {
+    const auto open_files = [] {
+        const std::filesystem::directory_iterator all("/proc/self/fd");
+        return std::distance(begin(all), end(all));
+    };
+    Opened opened = open(14, getpid());
+    StackImage& image = *opened.image;
+    image.put<uint64_t>(image.thread + image.layout.thread_native_id,
+                        static_cast<uint64_t>(getpid()));
+    const auto before = open_files();
+    ASSERT_TRUE(opened.reader.list_threads());
+    EXPECT_EQ(open_files(), before);
 }
 
 TEST_P(EachVersion, MemoryThatNeverHoldsStill) {

@@ -56,8 +56,10 @@ struct StackSampler::Impl {
     Clock::time_point checked = Clock::now();
     uint64_t gaps = 0;
     std::map<pid_t, BpfLink> iterators;
-    // Of each process the threads that the programs' maps have.
+    // Of each process the threads that the programs' maps have. An id may be used again, by another
+    // process, before the first one's list says so: what was told last counts.
     std::map<pid_t, std::set<pid_t>> python_threads;
+    std::map<pid_t, pid_t> python_process; // of a thread
     std::map<pid_t, std::set<pid_t>> known;
     BpfRing ring;
     const std::function<void(const ThreadSample&)>* take = nullptr;
@@ -189,11 +191,16 @@ void StackSampler::set_thread_states(pid_t pid,
     for (const auto& [tid, state] : states) {
         const auto key = static_cast<uint32_t>(tid);
         bpf_map_update_elem(map, &key, &state, BPF_ANY);
+        impl_->python_process[tid] = pid;
         now.insert(tid);
     }
     for (const pid_t tid : impl_->python_threads[pid]) {
         const auto key = static_cast<uint32_t>(tid);
-        if (!now.contains(tid)) bpf_map_delete_elem(map, &key);
+        const auto told_by = impl_->python_process.find(tid);
+        if (now.contains(tid) || told_by == impl_->python_process.end() || told_by->second != pid)
+            continue;
+        bpf_map_delete_elem(map, &key);
+        impl_->python_process.erase(told_by);
     }
     impl_->python_threads[pid] = std::move(now);
 }

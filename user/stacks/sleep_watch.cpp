@@ -23,8 +23,9 @@ void SleepWatch::Unmap::operator()(perf_event_mmap_page* page) const {
     munmap(page, kPageSize);
 }
 
-SleepWatch::SleepWatch(pid_t pid, pid_t tid) {
-    if (pid <= 0 || tid <= 0) return;
+void SleepWatch::open() {
+    was_opened_ = true;
+    if (pid_ <= 0 || tid_ <= 0) return;
     perf_event_attr attributes{};
     attributes.size = sizeof(attributes);
     attributes.type = PERF_TYPE_SOFTWARE;
@@ -32,10 +33,10 @@ SleepWatch::SleepWatch(pid_t pid, pid_t tid) {
     attributes.exclude_kernel = 1;
     attributes.exclude_hv = 1;
     event_ = Fd(static_cast<int>(
-        syscall(SYS_perf_event_open, &attributes, tid, -1, -1, PERF_FLAG_FD_CLOEXEC)));
+        syscall(SYS_perf_event_open, &attributes, tid_, -1, -1, PERF_FLAG_FD_CLOEXEC)));
     if (!event_.valid()) return;
     const std::string path =
-        "/proc/" + std::to_string(pid) + "/task/" + std::to_string(tid) + "/syscall";
+        "/proc/" + std::to_string(pid_) + "/task/" + std::to_string(tid_) + "/syscall";
     system_call_ = Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (!system_call_.valid()) return;
     void* page = mmap(nullptr, kPageSize, PROT_READ, MAP_SHARED, event_.get(), 0);
@@ -51,6 +52,7 @@ bool SleepWatch::is_blocked() const {
 }
 
 uint32_t SleepWatch::asleep() {
+    if (!was_opened_) open();
     if (!page_) return 0;
     // perf_event_update_userpage() adds 2 whenever the thread is switched in.
     const uint32_t count = __atomic_load_n(&page_->lock, __ATOMIC_ACQUIRE);

@@ -104,6 +104,7 @@ bool StackReader::Impl::is_wanted(const Thread& thread) const {
 
 // The stacks that are asked for, and the threads whose stacks may be others than they were.
 void StackReader::Impl::choose_threads() {
+    list_.name_threads();
     stacks.clear();
     to_read_.clear();
     for (const auto& thread : list_.threads()) {
@@ -149,7 +150,10 @@ ThreadStack StackReader::Impl::interpret(pid_t tid, std::span<const sb_python_fr
 
 Result<void> StackReader::Impl::look_at_list() {
     stacks.clear();
-    if (!list_.threads().empty() && list_.holds(gathering_)) return {};
+    if (!list_.threads().empty() && list_.holds(gathering_)) {
+        list_.name_threads();
+        return {};
+    }
     for (int tries = 0;; ++tries) {
         auto listed = read_list();
         if (listed && list_.holds(gathering_)) return listed;

@@ -22,18 +22,45 @@ constexpr size_t kMaxThreads = 1 << 14;
 constexpr size_t kMaxInterpreters = 1 << 10;
 constexpr uint64_t kNear = 2048; // a state and its lock that are nearer are read in one piece
 
-// The thread ids of a process inside its own PID namespace, where that is another than ours.
-std::unordered_map<pid_t, pid_t> inner_thread_ids(pid_t pid) {
-    std::unordered_map<pid_t, pid_t> ids;
-    for (const pid_t outer : process::read_threads(pid)) {
-        const pid_t inner =
-            innermost_id(read_proc(fmt::format("/proc/{}/task/{}/status", pid, outer)));
-        if (inner != 0) ids[inner] = outer;
-    }
-    return ids;
-}
-
 } // namespace
+
+// The threads of a process by the ids that it knows them by: those of its own PID namespace. What a
+// process says is believed only of threads that it has.
+class ThreadList::Ids {
+  public:
+    // 0: no such process, and every id is believed.
+    explicit Ids(pid_t pid) : pid_(pid) {
+        if (pid == 0) return;
+        const std::string status = read_proc(fmt::format("/proc/{}/status", pid));
+        // One number for each namespace, from ours to its own.
+        is_inside_ = status_field(status, "NSpid").find_first_of(" \t") != std::string_view::npos;
+    }
+
+    // 0: the process has no such thread.
+    pid_t find(pid_t id) {
+        if (pid_ == 0 || id <= 0) return id;
+        if (!is_inside_)
+            return access(fmt::format("/proc/{}/task/{}", pid_, id).c_str(), F_OK) == 0 ? id : 0;
+        if (!was_read_) read();
+        const auto found = ours_.find(id);
+        return found == ours_.end() ? 0 : found->second;
+    }
+
+  private:
+    void read() {
+        was_read_ = true;
+        for (const pid_t ours : process::read_threads(pid_)) {
+            const pid_t id =
+                innermost_id(read_proc(fmt::format("/proc/{}/task/{}/status", pid_, ours)));
+            if (id != 0) ours_[id] = ours;
+        }
+    }
+
+    pid_t pid_;
+    bool is_inside_ = false; // of another PID namespace than ours
+    bool was_read_ = false;
+    std::unordered_map<pid_t, pid_t> ours_; // by the ids inside
+};
 
 ThreadList::ThreadList(const Source& source, const Layout& layout,
                        const cpython::Interpreter& interpreter, pid_t pid)
@@ -45,7 +72,7 @@ ThreadList::ThreadList(const Source& source, const Layout& layout,
     gil_size_ = std::max(layout.gil_holder, layout.gil_locked) + 8 - gil_low_;
 }
 
-pid_t ThreadList::tid_of(uint64_t thread, const std::unordered_map<pid_t, pid_t>& inner) const {
+pid_t ThreadList::tid_of(uint64_t thread, Ids& ids) const {
     uint64_t tid = 0;
     if (layout_.thread_native_id != kNone) {
         tid = source_.value<uint64_t>(thread + layout_.thread_native_id).value_or(0);
@@ -53,8 +80,19 @@ pid_t ThreadList::tid_of(uint64_t thread, const std::unordered_map<pid_t, pid_t>
         const auto pthread = source_.value<uint64_t>(thread + layout_.thread_id);
         tid = source_.value<uint32_t>(pthread.value_or(0) + process::kPthreadTid).value_or(0);
     }
-    const auto outer = inner.find(static_cast<pid_t>(tid));
-    return outer == inner.end() ? static_cast<pid_t>(tid) : outer->second;
+    return ids.find(static_cast<pid_t>(tid));
+}
+
+void ThreadList::name_threads() {
+    if (are_all_named_) return;
+    Ids ids(pid_);
+    are_all_named_ = true;
+    for (const auto& thread : threads_) {
+        if (thread->is_named()) continue;
+        thread->stack.tid = tid_of(thread->address, ids);
+        thread->watch = SleepWatch(pid_, thread->stack.tid);
+        are_all_named_ &= thread->is_named();
+    }
 }
 
 InterpreterState ThreadList::describe_state(uint64_t address) const {
@@ -80,7 +118,8 @@ Result<void> ThreadList::read() {
     std::unordered_map<uint64_t, std::unique_ptr<Thread>> known;
     for (auto& thread : threads_) known[thread->address] = std::move(thread);
     threads_.clear();
-    const auto inner = pid_ != 0 ? inner_thread_ids(pid_) : std::unordered_map<pid_t, pid_t>();
+    Ids ids(pid_);
+    bool are_all_named = true;
     std::unordered_set<uint64_t> seen;
     auto state = source_.value<uint64_t>(interpreter_.runtime_address + layout_.runtime_head);
     while (state && *state != 0) {
@@ -95,13 +134,14 @@ Result<void> ThreadList::read() {
         while (thread && *thread != 0) {
             if (!seen.insert(*thread).second || threads.size() >= kMaxThreads)
                 return failure("its list of threads forms a circle");
-            const pid_t tid = tid_of(*thread, inner);
+            const pid_t tid = tid_of(*thread, ids);
             auto old = known.find(*thread);
             const bool is_same = old != known.end() && old->second->stack.tid == tid;
             threads.push_back(is_same ? std::move(old->second)
                                       : std::make_unique<Thread>(*thread, pid_, tid));
             if (is_same) known.erase(old);
             threads.back()->stack.interpreter = *id;
+            are_all_named &= threads.back()->is_named();
             thread = source_.value<uint64_t>(*thread + layout_.thread_next);
         }
         if (!thread) return failure("a thread's state is not there");
@@ -111,6 +151,7 @@ Result<void> ThreadList::read() {
     if (!state || interpreters.empty()) return failure("its list of interpreters is not there");
     interpreters_ = std::move(interpreters);
     threads_ = std::move(threads);
+    are_all_named_ = are_all_named;
     return {};
 }
 
@@ -175,8 +216,9 @@ std::vector<std::pair<pid_t, sb_thread_state>> ThreadList::states() const {
         while (interpreter + 1 < interpreters_.size() &&
                interpreters_[interpreter + 1].first_thread <= i)
             ++interpreter;
-        states.push_back(
-            {threads_[i]->stack.tid, {threads_[i]->address, interpreters_[interpreter].gil}});
+        if (threads_[i]->is_named())
+            states.push_back(
+                {threads_[i]->stack.tid, {threads_[i]->address, interpreters_[interpreter].gil}});
     }
     return states;
 }

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -38,6 +37,7 @@ struct Thread {
         : address(where), watch(process, thread_id) {
         stack.tid = thread_id;
     }
+    bool is_named() const { return stack.tid != 0; }
 
     uint64_t address; // of its PyThreadState
     SleepWatch watch;
@@ -75,15 +75,21 @@ class ThreadList {
     // Whether these bytes of add_chain()'s pieces say so; notes who holds a GIL.
     bool chain_holds(const char* bytes, const Thread* read_anyway, uint64_t its_next);
     bool holds(Gathering& gathering);
+    // Asks threads for their ids that had none of the process' own: one that has just begun, and
+    // all but one of a child between its fork and the interpreter's care for it, have none or their
+    // parent's.
+    void name_threads();
 
     const std::vector<std::unique_ptr<Thread>>& threads() const { return threads_; }
     const std::vector<InterpreterState>& interpreters() const { return interpreters_; }
+    // Of those with an id.
     std::vector<std::pair<pid_t, sb_thread_state>> states() const;
     // Why the process can't be read: it has ended, runs another program, or else `what`.
     Error failure(const std::string& what) const;
 
   private:
-    pid_t tid_of(uint64_t thread, const std::unordered_map<pid_t, pid_t>& inner) const;
+    class Ids;
+    pid_t tid_of(uint64_t thread, Ids& ids) const;
     InterpreterState describe_state(uint64_t address) const;
 
     const Source& source_;
@@ -96,6 +102,7 @@ class ThreadList {
     uint32_t gil_size_;
     std::vector<InterpreterState> interpreters_;
     std::vector<std::unique_ptr<Thread>> threads_; // in the order of the target's lists
+    bool are_all_named_ = true;
     std::vector<uint64_t> heads_;
     std::vector<uint64_t> holders_;
 };
