@@ -8,6 +8,7 @@
 #include "stack_image.h"
 #include "stacks/stack_reader.h"
 #include "waiting_process.h"
+#include "walked_frames.h"
 
 namespace speedbump::stacks {
 namespace {
@@ -171,6 +172,43 @@ TEST(Threads, NothingIsOpenedOfThoseThatAreOnlyListed) {
     const auto before = open_files();
     ASSERT_TRUE(opened.reader.list_threads());
     EXPECT_EQ(open_files(), before);
+}
+
+// Ever new functions call a deep recursion. Frames of the last sample are kept for the next one,
+// with their paths.
+TEST(Stacks, PathsOfALongRunBeginAnew) {
+    Opened opened = open(14);
+    StackImage& image = *opened.image;
+    const auto main_code = image.get<uint64_t>(image.main_frame + image.layout.frame_code);
+    constexpr int kRounds = 1100; // of a thousand new paths
+    for (int round = 0; round < kRounds; ++round) {
+        image.put<int32_t>(main_code + image.layout.code_first_line, round);
+        ASSERT_EQ(only_stack(opened.reader).fault, StackFault::kFine);
+        const auto walked = walk_frames(image, image.layout, image.thread).frames;
+        ASSERT_EQ(walked.size(), 2U);
+        std::vector<sb_python_frame> frames(1000, walked[0]);
+        frames.push_back(walked[1]);
+        ASSERT_EQ(opened.reader.interpret(1, frames, 0).fault, StackFault::kFine);
+        ASSERT_EQ(only_stack(opened.reader).fault, StackFault::kFine);
+    }
+}
+
+TEST(CodeObjects, MemoryOfThemIsBounded) {
+    StackImage image(14);
+    const uint64_t lines = image.get<uint64_t>(image.leaf_code + image.layout.code_lines);
+    const uint64_t size = StackImage::kBase + image.bytes().size() - lines - 64;
+    image.put(lines + image.layout.bytes_size, size);
+    CodeTable table(image, image.layout, 0);
+    int loaded = 0;
+    constexpr int kMany = 4000; // of some 150 KB each
+    for (; loaded < kMany && !table.is_full(); ++loaded) {
+        Code* code = table.load(image.leaf_code);
+        ASSERT_NE(code, nullptr);
+        table.forget(*code);
+    }
+    EXPECT_LT(loaded, 800);
+    table.bury();
+    EXPECT_FALSE(table.is_full());
 }
 
 TEST_P(EachVersion, MemoryThatNeverHoldsStill) {

@@ -12,6 +12,11 @@ namespace {
 
 constexpr uint64_t kMaxText = 64 * 1024; // characters of a name
 constexpr uint64_t kMaxLines = 4 << 20;  // bytes of a line table
+constexpr size_t kMaxForgotten = 1024;
+constexpr uint64_t kMuch = 64 << 20;          // bytes of code objects
+constexpr uint64_t kTooMuch = 3 * kMuch;      // at once
+constexpr uint64_t kMaxNameBytes = 128 << 20; // of all functions
+constexpr uint64_t kOverhead = 256;           // of one, at least
 
 void append_utf8(std::string& text, uint32_t code) {
     if (code >= 0xd800 && code < 0xe000) code = 0xfffd;
@@ -124,7 +129,24 @@ Code* CodeTable::find(uint64_t address) {
     return found == by_address_.end() ? nullptr : found->second.get();
 }
 
+bool CodeTable::may_load() const {
+    return bytes_ < kTooMuch && name_bytes_ < kMaxNameBytes;
+}
+
+bool CodeTable::is_full() const {
+    return forgotten_.size() > kMaxForgotten || bytes_ > kMuch;
+}
+
+void CodeTable::bury() {
+    for (const auto& code : forgotten_) bytes_ -= code->bytes_;
+    forgotten_.clear();
+    if (bytes_ <= kMuch) return;
+    by_address_.clear();
+    bytes_ = 0;
+}
+
 Code* CodeTable::load(uint64_t address) {
+    if (!may_load()) return nullptr;
     std::string header(layout_.code_header_bytes, '\0');
     if (!source_.read(address, header.data(), header.size())) return nullptr;
     if (code_type_ != 0 && load_at<uint64_t>(&header[layout_.object_type]) != code_type_)
@@ -189,8 +211,14 @@ Code* CodeTable::load(uint64_t address) {
     code->identity_.emplace_back(file->piece, file->bytes);
     code->identity_.emplace_back(piece(table + layout_.bytes_data, lines.size()), lines);
     code->function_ = intern(name->utf8, file->utf8, first_line);
+    code->bytes_ = kOverhead + code->lines_.capacity() * sizeof(Code::LineSpan);
+    for (const auto& [piece, bytes] : code->identity_) code->bytes_ += bytes.size();
+    bytes_ += code->bytes_;
     code->digest_ = digest_at(address).value_or(0);
-    return (by_address_[address] = std::move(code)).get();
+    std::unique_ptr<Code>& place = by_address_[address];
+    if (place) bytes_ -= place->bytes_;
+    place = std::move(code);
+    return place.get();
 }
 
 std::optional<uint64_t> CodeTable::digest_at(uint64_t address) const {
@@ -228,6 +256,8 @@ void CodeTable::load_copy(Code& code, int32_t bytecode_copy) const {
     if (!count || static_cast<uint64_t>(bytecode_copy) >= *count) return;
     const auto copy =
         source_.value<uint64_t>(*copies + 8 + static_cast<uint64_t>(bytecode_copy) * 8);
+    constexpr size_t kMaxCopies = 4096; // one for each thread
+    if (code.copies_.size() >= kMaxCopies) code.copies_.clear();
     if (copy && *copy != 0) code.copies_[bytecode_copy] = *copy;
 }
 
@@ -271,6 +301,7 @@ const Function* CodeTable::intern(std::string name, std::string file, int first_
     const auto key = std::tuple(std::move(name), std::move(file), first_line);
     auto [entry, is_new] = interned_.try_emplace(key, nullptr);
     if (is_new) {
+        name_bytes_ += 2 * (std::get<0>(key).size() + std::get<1>(key).size()) + kOverhead;
         functions_.push_back({static_cast<uint32_t>(functions_.size()), std::get<0>(key),
                               std::get<1>(key), first_line});
         entry->second = &functions_.back();

@@ -59,6 +59,7 @@ class Code {
     std::map<int32_t, uint64_t> copies_; // free-threaded: bytecode of thread-local copies
     uint32_t version_ = 0;
     std::vector<std::pair<Piece, std::string>> identity_;
+    uint64_t bytes_ = 0;  // that all this takes
     uint64_t digest_ = 0; // abi.h: sb_identity_digest, once all of it was read
     bool confirmed_ = false;
     bool forgotten_ = false;
@@ -85,9 +86,12 @@ class CodeTable {
     Code* find_identical(uint64_t address, uint64_t digest);
     // The code object is another one now. It lives on for those who still point to it.
     void forget(Code& code);
-    // Frees what was forgotten; nobody may point to it any more.
-    void bury() { forgotten_.clear(); }
-    size_t forgotten() const { return forgotten_.size(); }
+    // Frees what was forgotten, and, when there is much, all the rest; nobody may point to a code
+    // object any more.
+    void bury();
+    // Whether there is something to bury. A program may make code objects as long as it runs; what
+    // goes far beyond that at once is not loaded.
+    bool is_full() const;
     // Reads where the bytecode copies of a code object lie (free-threaded builds).
     void load_copy(Code& code, int32_t bytecode_copy) const;
 
@@ -120,6 +124,7 @@ class CodeTable {
 
   private:
     const Function* intern(std::string name, std::string file, int first_line);
+    bool may_load() const;
 
     const Source& source_;
     Layout layout_;
@@ -129,6 +134,8 @@ class CodeTable {
     bool versions_are_unique_ = true;
     std::unordered_map<uint64_t, std::unique_ptr<Code>> by_address_;
     std::vector<std::unique_ptr<Code>> forgotten_;
+    uint64_t bytes_ = 0;      // that all code objects take
+    uint64_t name_bytes_ = 0; // that all functions take
     std::deque<Function> functions_;
     std::map<std::tuple<std::string, std::string, int>, const Function*> interned_;
 };

@@ -12,6 +12,8 @@ namespace {
 
 constexpr uint64_t kNear = 2048;         // frames nearer than this are read in one piece
 constexpr uint64_t kMaxRegion = 1 << 20; // bytes
+constexpr uint64_t kMaxBytes = 32 << 20; // of all regions of a thread
+constexpr size_t kMaxPages = 1024;       // kept while frames are searched for
 constexpr uint64_t kPageSize = 4096;
 constexpr uint64_t kMaxAddress = uint64_t{1} << 57; // of a program (5-level page tables)
 
@@ -22,8 +24,7 @@ class Pages {
     bool read(uint64_t address, char* out, size_t size) {
         while (size > 0) {
             const uint64_t page = address & ~(kPageSize - 1);
-            auto [entry, is_new] = pages_.try_emplace(page);
-            if (is_new) fetch(page);
+            if (!pages_.contains(page)) fetch(page);
             const std::string& bytes = pages_[page];
             if (bytes.empty()) return false;
             const size_t part = std::min<size_t>(size, page + kPageSize - address);
@@ -38,6 +39,7 @@ class Pages {
   private:
     // The page and those below it, where the frames of the callers are.
     void fetch(uint64_t page) {
+        if (pages_.size() > kMaxPages) pages_.clear();
         std::array<Piece, 4> wanted;
         std::array<char, 4 * kPageSize> bytes;
         for (size_t i = 0; i < wanted.size(); ++i)
@@ -108,7 +110,7 @@ bool FrameRegions::parse(const Layout& layout, uint64_t innermost, const char* c
 }
 
 void FrameRegions::cover(uint64_t address, uint64_t size) {
-    if (address > kMaxAddress) return;
+    if (address > kMaxAddress || bytes_ >= kMaxBytes) return;
     const uint64_t end = address + size;
     for (Region& region : regions_) {
         const uint64_t low = std::min(region.low, address);
@@ -116,11 +118,13 @@ void FrameRegions::cover(uint64_t address, uint64_t size) {
         if (address > region.low + region.size + kNear || end + kNear < region.low ||
             high - low > kMaxRegion)
             continue;
+        bytes_ += high - low - region.size;
         region.low = low;
         region.size = high - low;
         return;
     }
     regions_.push_back({address, size, 0, turn_});
+    bytes_ += size;
 }
 
 void FrameRegions::find(const Source& source, const Layout& layout, uint64_t address) {

@@ -14,8 +14,7 @@
 namespace speedbump::stacks {
 namespace {
 
-constexpr size_t kMaxForgotten = 1024;
-constexpr size_t kMaxPaths = 1 << 22;
+constexpr size_t kMaxPaths = 1 << 20;
 constexpr int kListTries = 16;
 constexpr const char* kListChanges = "its list of threads changed each time while it was read";
 
@@ -68,7 +67,7 @@ class StackReader::Impl {
     Result<void> read_list();
     bool is_wanted(const Thread& thread) const;
     void choose_threads();
-    void forget_stacks();
+    void forget_much();
 
     std::unique_ptr<Source> source_;
     Layout layout_;
@@ -119,11 +118,8 @@ void StackReader::Impl::choose_threads() {
 
 Result<void> StackReader::Impl::sample() {
     for (int tries = 0; tries < kListTries; ++tries) {
-        bool list_holds = !list_.threads().empty() && paths_.size() < kMaxPaths;
-        if (paths_.size() >= kMaxPaths) {
-            paths_ = CallPaths();
-            copied_.forget();
-        }
+        forget_much();
+        bool list_holds = !list_.threads().empty();
         if (!list_holds || tries > 0) {
             if (auto listed = read_list(); !listed) {
                 if (tries + 1 < kListTries) continue;
@@ -131,7 +127,6 @@ Result<void> StackReader::Impl::sample() {
             }
         }
         if (options_.threads == WhichThreads::kOnlyActive && !list_.holds(gathering_)) continue;
-        if (codes_.forgotten() > kMaxForgotten) forget_stacks();
         choose_threads();
         const bool alone = to_read_.size() == 1;
         list_holds = true;
@@ -144,7 +139,7 @@ Result<void> StackReader::Impl::sample() {
 
 ThreadStack StackReader::Impl::interpret(pid_t tid, std::span<const sb_python_frame> frames,
                                          uint64_t loop_pc) {
-    if (codes_.forgotten() > kMaxForgotten) forget_stacks();
+    forget_much();
     return copied_.interpret(tid, frames, loop_pc);
 }
 
@@ -161,14 +156,19 @@ Result<void> StackReader::Impl::look_at_list() {
     }
 }
 
-// Lets go of all code objects that are no more.
-void StackReader::Impl::forget_stacks() {
+// Lets go of what a program can make ever more of: code objects that are no more, and paths.
+void StackReader::Impl::forget_much() {
+    const bool has_many_paths = paths_.size() >= kMaxPaths;
+    if (!has_many_paths && !codes_.is_full()) return;
     for (const auto& thread : list_.threads()) {
         thread->resolved.clear();
         thread->doubtful.clear();
         thread->read_at = 0;
     }
     codes_.bury();
+    if (!has_many_paths) return;
+    paths_ = CallPaths();
+    copied_.forget();
 }
 
 StackReader::StackReader(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
