@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: MIT
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
 #include <sys/uio.h>
 #include <ucontext.h>
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "process/maps.h"
 #include "stacks/native_stack.h"
+#include "util/fd.h"
+#include "waiting_process.h"
 
 namespace speedbump::stacks {
 namespace {
@@ -97,6 +103,53 @@ TEST(NativeUnwinder, SurvivesAnyRegistersAndStack) {
         EXPECT_LT(unwinder->unwind(words, {}).frames.size(), 5000U);
     }
     EXPECT_TRUE(unwinder->unwind({}, {}).frames.empty());
+}
+
+// Forked processes have the same code at the same places.
+TEST(NativeUnwinder, ProcessesWithTheSameCodeShareWhatIsKnownOfIt) {
+    const test::WaitingProcess child;
+    NativeFiles files;
+    const auto own = read_code(getpid());
+    const auto childs = read_code(child.pid());
+    ASSERT_TRUE(own && childs);
+    const auto space = files.space_of(getpid(), *own);
+    ASSERT_TRUE(space);
+    EXPECT_EQ(*space, files.space_of(child.pid(), *childs).value());
+    MappedCode other = *own;
+    other.key += "another file";
+    EXPECT_NE(*space, files.space_of(getpid(), other).value());
+}
+
+TEST(NativeFile, ThatWasWrittenToIsNotWhatItWas) {
+    char name[] = "/tmp/sb-written-XXXXXX";
+    const Fd writing(mkstemp(name));
+    NativeFile file(name, Fd(open(name, O_RDONLY | O_CLOEXEC)), false);
+    unlink(name);
+    ASSERT_TRUE(writing.valid() && file.fd().valid());
+    ASSERT_EQ(write(writing.get(), "x", 1), 1);
+    EXPECT_FALSE(file.is_as_opened());
+}
+
+TEST(Vdso, IsNoFileOfThatName) {
+    const uint64_t vdso = getauxval(AT_SYSINFO_EHDR);
+    ASSERT_NE(vdso, 0U);
+    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const std::string name = "/tmp/sb-" + std::to_string(getpid()) + "[vdso]";
+    const Fd file(open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
+    ASSERT_EQ(ftruncate(file.get(), static_cast<off_t>(page)), 0);
+    // Below it, so that it is listed first.
+    void* const at = mmap(nullptr, page, PROT_READ, MAP_PRIVATE, file.get(), 0);
+    ASSERT_NE(at, MAP_FAILED);
+    ASSERT_LT(reinterpret_cast<uint64_t>(at), vdso); // NOLINT: an address
+    EXPECT_EQ(find_vdso(getpid()).start, vdso);
+    munmap(at, page);
+    unlink(name.c_str());
+    // Its tables are known, by ours.
+    const VdsoPlace place = find_vdso(getpid());
+    NativeFiles files;
+    const auto known = files.vdso(place.end - place.start);
+    EXPECT_EQ(known->bias_of(place.start, 0), place.start);
+    EXPECT_TRUE(known->unwind_tables().valid());
 }
 
 TEST(NativeUnwinder, NoSuchProcess) {

@@ -8,12 +8,11 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <utility>
 
 #include "elf/demangle.h"
 #include "elf/image.h"
-#include "process/remote_elf.h"
+#include "stacks/address_space.h"
 
 namespace speedbump::stacks {
 
@@ -21,6 +20,8 @@ namespace {
 
 constexpr uint64_t kMaxTableBytes = uint64_t{1} << 28; // of one table
 constexpr double kMaxLooking = 0.005;                  // of a CPU
+constexpr double kMaxLookingLost = 0.02;
+constexpr std::chrono::milliseconds kFirstLooks(50); // libraries are loaded at the beginning
 
 Fd duplicate(const Fd& fd) {
     return Fd(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
@@ -28,25 +29,22 @@ Fd duplicate(const Fd& fd) {
 
 // libdwfl maps what it reads, and a file that is cut short under a mapping would end this program
 // (SIGBUS).
-Fd copy_tables(const Fd& file, const std::string& path) {
-    const auto source = elf::make_file_source(duplicate(file), path);
-    if (!source) return {};
-    const auto image = elf::Image::parse(*source, path, elf::ImageRole::kProgram);
+Fd copy_tables_of(const elf::Image& image) {
     Elf64_Ehdr header;
-    if (!image || !image->source().read(0, &header, sizeof(header))) return {};
+    if (!image.source().read(0, &header, sizeof(header))) return {};
     Fd copy(memfd_create("unwind-tables", MFD_CLOEXEC));
-    if (!copy.valid() || ftruncate(copy.get(), static_cast<off_t>(image->size())) != 0) return {};
+    if (!copy.valid() || ftruncate(copy.get(), static_cast<off_t>(image.size())) != 0) return {};
     const auto add = [&](uint64_t offset, uint64_t size) {
-        const auto bytes = image->read(offset, size, kMaxTableBytes, "unwind tables");
+        const auto bytes = image.read(offset, size, kMaxTableBytes, "unwind tables");
         return bytes && pwrite(copy.get(), bytes->data(), bytes->size(),
                                static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes->size());
     };
     if (!add(0, sizeof(header)) ||
-        !add(header.e_phoff, image->program_headers().size() * sizeof(Elf64_Phdr)) ||
-        !add(header.e_shoff, image->sections().size() * sizeof(Elf64_Shdr)))
+        !add(header.e_phoff, image.program_headers().size() * sizeof(Elf64_Phdr)) ||
+        !add(header.e_shoff, image.sections().size() * sizeof(Elf64_Shdr)))
         return {};
     for (const char* name : {".shstrtab", ".eh_frame_hdr", ".eh_frame", ".debug_frame"}) {
-        const Elf64_Shdr* section = image->section(name);
+        const Elf64_Shdr* section = image.section(name);
         if (section != nullptr && section->sh_type != SHT_NOBITS &&
             !add(section->sh_offset, section->sh_size))
             return {};
@@ -72,12 +70,43 @@ bool is_loop(const elf::Function& function) {
 
 } // namespace
 
+NativeFile::NativeFile(std::string path, Fd fd, bool is_copy)
+    : path_(std::move(path)), fd_(std::move(fd)), is_copy_(is_copy) {
+    if (fd_.valid() && fstat(fd_.get(), &status_) != 0) status_ = {};
+}
+
+bool NativeFile::is_as_opened() const {
+    struct stat now {};
+    if (is_copy_) return true;
+    return fd_.valid() && fstat(fd_.get(), &now) == 0 && now.st_size == status_.st_size &&
+           now.st_ctim.tv_sec == status_.st_ctim.tv_sec &&
+           now.st_ctim.tv_nsec == status_.st_ctim.tv_nsec;
+}
+
+void NativeFile::copy_tables() {
+    were_copied_ = true;
+    if (!fd_.valid()) return;
+    const auto source = elf::make_file_source(duplicate(fd_), path_);
+    if (!source) return;
+    const auto image = elf::Image::parse(*source, path_, elf::ImageRole::kProgram);
+    if (!image) return;
+    segments_ = image->segments();
+    tables_ = is_copy_ ? duplicate(fd_) : copy_tables_of(*image);
+}
+
 Fd NativeFile::unwind_tables() {
-    if (!were_copied_) {
-        were_copied_ = true;
-        if (fd_.valid()) tables_ = is_copy_ ? duplicate(fd_) : copy_tables(fd_, path_);
-    }
+    if (!were_copied_) copy_tables();
     return tables_.valid() ? duplicate(tables_) : Fd();
+}
+
+std::optional<uint64_t> NativeFile::bias_of(uint64_t start, uint64_t file_offset) {
+    if (!were_copied_) copy_tables();
+    const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    for (const elf::Segment& one : segments_)
+        if (one.executable && file_offset >= one.offset / page * page &&
+            file_offset < one.offset + one.file_size)
+            return start - file_offset + one.offset - one.address;
+    return std::nullopt;
 }
 
 const NativeFunction* NativeFile::function_at(uint64_t file_offset, pid_t pid) {
@@ -113,18 +142,6 @@ const NativeFunction* NativeFile::function_at(uint64_t file_offset, pid_t pid) {
     return entry->second;
 }
 
-VdsoPlace find_vdso(pid_t pid) {
-    std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
-    for (std::string line; std::getline(maps, line);) {
-        if (!line.ends_with(kVdso)) continue;
-        const size_t dash = line.find('-');
-        if (dash == std::string::npos) break;
-        return {std::strtoull(line.c_str(), nullptr, 16),
-                std::strtoull(line.c_str() + dash + 1, nullptr, 16)};
-    }
-    return {};
-}
-
 std::shared_ptr<NativeFile> NativeFiles::file_of(pid_t pid, const process::Mapping& mapping) {
     std::string path = process::path_within(process::root_of(pid), mapping.path);
     auto opened = process::open_mapped_file(pid, mapping);
@@ -136,8 +153,22 @@ std::shared_ptr<NativeFile> NativeFiles::file_of(pid_t pid, const process::Mappi
     if (file) return file;
     file = std::make_shared<NativeFile>(std::move(path), opened ? std::move(*opened) : Fd(), false);
     known = file;
-    std::erase_if(files_, [](const auto& one) { return one.second.expired(); });
+    if (files_.size() > clean_at_) {
+        std::erase_if(files_, [](const auto& one) { return one.second.expired(); });
+        clean_at_ = 2 * files_.size() + 64;
+    }
     return file;
+}
+
+Result<std::shared_ptr<AddressSpace>> NativeFiles::space_of(pid_t pid, const MappedCode& code) {
+    if (const auto known = spaces_.find(code.key); known != spaces_.end()) {
+        auto space = known->second.lock();
+        if (space && space->is_unchanged()) return space;
+    }
+    std::erase_if(spaces_, [](const auto& one) { return one.second.expired(); });
+    auto space = AddressSpace::open(pid, code, *this);
+    if (space) spaces_[code.key] = *space;
+    return space;
 }
 
 std::shared_ptr<NativeFile> NativeFiles::vdso(uint64_t size) {
@@ -146,8 +177,10 @@ std::shared_ptr<NativeFile> NativeFiles::vdso(uint64_t size) {
     return entry->second;
 }
 
-bool NativeFiles::may_look() const {
-    return ns(looking_) <= kMaxLooking * ns(Clock::now() - start_);
+bool NativeFiles::may_look(bool is_lost) const {
+    const double share = is_lost ? kMaxLookingLost : kMaxLooking;
+    const double first = is_lost ? ns(kFirstLooks) : 0;
+    return ns(looking_) <= first + share * ns(Clock::now() - start_);
 }
 
 } // namespace speedbump::stacks

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <chrono>
@@ -8,15 +9,22 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
+#include <vector>
 
+#include "elf/image.h"
 #include "elf/symbols.h"
 #include "process/maps.h"
 #include "util/clock.h"
 #include "util/fd.h"
+#include "util/result.h"
 
 namespace speedbump::stacks {
+
+class AddressSpace;
+struct MappedCode;
 
 // A native function as people know it.
 struct NativeFunction {
@@ -31,8 +39,7 @@ struct NativeFunction {
 class NativeFile {
   public:
     // `is_copy`: nobody else can change or shorten the file.
-    NativeFile(std::string path, Fd fd, bool is_copy)
-        : path_(std::move(path)), fd_(std::move(fd)), is_copy_(is_copy) {}
+    NativeFile(std::string path, Fd fd, bool is_copy);
 
     const std::string& path() const { return path_; }
     const Fd& fd() const { return fd_; } // invalid: it could not be opened
@@ -42,14 +49,22 @@ class NativeFile {
     // Another descriptor of a copy of what libdwfl reads to unwind, at the same places of a file of
     // our own with holes; invalid: there is none.
     Fd unwind_tables();
+    // What is added to addresses of the file for code that is mapped at `start` from that offset
+    // on; nothing: no code lies there.
+    std::optional<uint64_t> bias_of(uint64_t start, uint64_t file_offset);
+    bool is_as_opened() const; // and could be
 
   private:
+    void copy_tables();
+
     std::string path_;
     Fd fd_;
     bool is_copy_;
+    struct stat status_ {};
     std::shared_ptr<const elf::ElfFile> symbols_;
     bool was_opened_ = false;
     Fd tables_;
+    std::vector<elf::Segment> segments_;
     bool were_copied_ = false;
     bool has_loop_ = false;                   // of an interpreter
     const NativeFunction* unnamed_ = nullptr; // for places without a symbol
@@ -76,9 +91,12 @@ class NativeFiles {
     // size.
     std::shared_ptr<NativeFile> vdso(uint64_t size);
 
-    // Looks at mappings in passing must not add up to more than some of a CPU, for however many
-    // processes.
-    bool may_look() const;
+    // What is known of the code that `pid` maps: shared by all that have the same.
+    Result<std::shared_ptr<AddressSpace>> space_of(pid_t pid, const MappedCode& code);
+
+    // Looks at mappings must not add up to more than some of a CPU, for however many processes:
+    // those in passing to less than those for a stack that leads nowhere.
+    bool may_look(bool is_lost) const;
     void looked(std::chrono::nanoseconds cpu) { looking_ += cpu; }
 
   private:
@@ -86,6 +104,8 @@ class NativeFiles {
     // a file may be written to in its place, its size and when it was changed.
     using Key = std::tuple<uint64_t, uint64_t, std::string, int64_t, int64_t, int64_t>;
     std::map<Key, std::weak_ptr<NativeFile>> files_; // each open, so that no inode is used again
+    size_t clean_at_ = 64;                           // files, some of which may have gone
+    std::map<std::string, std::weak_ptr<AddressSpace>> spaces_;
     std::map<uint64_t, std::shared_ptr<NativeFile>> vdso_;
     Clock::time_point start_ = Clock::now();
     std::chrono::nanoseconds looking_{0};

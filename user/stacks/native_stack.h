@@ -6,28 +6,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
-#include <vector>
 
-#include "abi.h"
+#include "stacks/address_space.h"
 #include "stacks/native_files.h"
 #include "util/result.h"
 
 namespace speedbump::stacks {
-
-// As in the kernel's struct pt_regs.
-using Registers = std::span<const __u64>;
-
-struct NativeStack {
-    struct Frame {
-        const NativeFunction* function = nullptr; // lives as long as the unwinder
-        uint64_t low = 0; // its part of the stack: from here up to where its caller's begins
-    };
-    std::vector<Frame> frames; // innermost first
-    bool is_complete = false;  // up to the thread's start
-    // Where the thread is, when that is in the interpreter's loop, or may be (no symbol there).
-    uint64_t loop_pc = 0;
-};
 
 // Finds the callers of a thread from its registers and a copy of its stack, by the unwind tables
 // (.eh_frame) of the files that the process maps, with elfutils' libdwfl. The process itself is
@@ -40,6 +24,9 @@ class NativeUnwinder {
     NativeUnwinder(NativeUnwinder&&) noexcept;
     NativeUnwinder& operator=(NativeUnwinder&&) noexcept;
     ~NativeUnwinder();
+
+    // How often the process was seen to map other code than before.
+    uint64_t changes() const;
 
     // `stack`: bytes from the stack pointer on.
     NativeStack unwind(Registers registers, std::span<const char> stack);
