@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "discover/inlined_places.h"
+#include "discover/survey_candidates.h"
 #include "engine/engines.h"
 #include "sb_common.h"
 #include "util/clock.h"
@@ -36,6 +37,7 @@ constexpr int kInAndOut = 2;         // of that time: taking them out takes as l
 constexpr milliseconds kLook(2);
 constexpr milliseconds kLongestLook(20); // while a batch is as cheap as it began
 constexpr milliseconds kLongEnough(500);
+constexpr const char* kSeldom = "the processes that run it ran too seldom";
 constexpr int kTries = 4; // of those that were seen, each without what was too dear in the last one
 
 } // namespace
@@ -47,7 +49,7 @@ class NativeSurvey::Impl {
          const targets::TargetsFile& file)
         : options_(options),
           features_(features),
-          resolver_(file, {engine::site_options(features_)}, process::Placing::kLater) {}
+          candidates_(file, {engine::site_options(features_)}) {}
 
     Result<void> prepare(const targets::TargetsFile& file);
     Result<void> choose(const stacks::Profile& seen);
@@ -55,9 +57,7 @@ class NativeSurvey::Impl {
     Survey result();
 
   private:
-    Result<void> look_at(pid_t pid);
     Result<void> choose_processes(const stacks::Profile& seen);
-    std::vector<process::Candidate> order_candidates(const stacks::Profile& seen);
     void place(const std::vector<process::Candidate>& candidates);
     Result<std::vector<engine::Attached>> attach(const std::vector<uint32_t>& batch);
     Result<void> attach_file(const engine::FileProbes& file, const std::vector<pid_t>& pids,
@@ -77,17 +77,16 @@ class NativeSurvey::Impl {
 
     const SurveyOptions options_;
     engine::Features features_;
-    process::Resolver resolver_;
+    SurveyCandidates candidates_;
     const std::function<bool()>* interrupted_ = nullptr;
     engine::Engines engines_;
     engine::Floors floors_;
-    std::map<pid_t, std::set<process::FileKey>> files_;      // of each process
     std::map<uint32_t, pid_t> pid_of_;                       // by tgid
-    std::vector<process::Candidate> candidates_;             // all that lines select
     std::vector<SurveyedFunction> functions_;                // those that were seen come first
     size_t seen_ = 0;                                        // how many these are
     std::map<std::pair<uint32_t, pid_t>, uint64_t> counted_; // hits so far, by target and tgid
     std::set<uint32_t> refused_;
+    std::set<FunctionPlace> elsewhere_; // seen, but in none of the processes that are watched
     Survey survey_;
     Clock::time_point start_;
     Clock::time_point end_;
@@ -97,12 +96,16 @@ class NativeSurvey::Impl {
 
 Result<void> NativeSurvey::Impl::prepare(const targets::TargetsFile& file) {
     if (auto rights = engine::require_attach_rights(features_); !rights) return rights;
-    const size_t first = is_large() ? kWatchedProcesses : options_.pids.size();
-    for (size_t i = 0; i < first; ++i)
-        if (auto looked = look_at(options_.pids[i]); !looked) return looked;
-    for (const size_t line : resolver_.unmatched_lines())
-        survey_.unmatched.push_back(file.lines[line].original);
-    if (options_.is_asked_for) survey_.inlined = find_inlined(options_.pids, file);
+    // Else the stacks tell which files are worth reading.
+    if (options_.is_asked_for) {
+        const size_t first = is_large() ? kWatchedProcesses : options_.pids.size();
+        for (size_t i = 0; i < first; ++i)
+            if (auto looked = candidates_.look_at(options_.pids[i], nullptr); !looked)
+                return looked;
+        for (const size_t line : candidates_.resolver().unmatched_lines())
+            survey_.unmatched.push_back(file.lines[line].original);
+        survey_.inlined = find_inlined(options_.pids, file);
+    }
     auto opened = engine::open_counting(features_);
     if (!opened) return std::move(opened).error();
     engines_ = std::move(*opened);
@@ -112,46 +115,36 @@ Result<void> NativeSurvey::Impl::prepare(const targets::TargetsFile& file) {
     return {};
 }
 
-// Takes in what the lines select in a process.
-Result<void> NativeSurvey::Impl::look_at(pid_t pid) {
-    auto findings = resolver_.look_at_process(pid);
-    if (!findings && findings.error().kind == ErrorKind::kNotFound) return {}; // it ended
-    if (!findings) return std::move(findings).error();
-    files_[pid] = std::move(findings->files);
-    if (candidates_.empty())
-        candidates_ = std::move(findings->candidates);
-    else
-        std::move(findings->candidates.begin(), findings->candidates.end(),
-                  std::back_inserter(candidates_));
-    std::move(findings->skipped.begin(), findings->skipped.end(),
-              std::back_inserter(survey_.skipped));
-    return {};
-}
-
 // Which processes are watched: all, or those of a large tree that ran most.
 Result<void> NativeSurvey::Impl::choose_processes(const stacks::Profile& seen) {
-    if (is_large()) {
-        const auto active = [&seen](pid_t pid) {
-            const auto found = seen.active_by_process().find(pid);
-            return found == seen.active_by_process().end() ? 0 : found->second;
-        };
-        std::vector<pid_t> pids = options_.pids;
+    const auto active = [&seen](pid_t pid) {
+        const auto found = seen.active_by_process().find(pid);
+        return found == seen.active_by_process().end() ? 0 : found->second;
+    };
+    std::vector<pid_t> pids = options_.pids;
+    if (is_large())
         std::stable_sort(pids.begin(), pids.end(),
                          [&active](pid_t a, pid_t b) { return active(a) > active(b); });
-        const auto before = std::exchange(files_, {});
-        for (const pid_t pid : pids) {
-            if (files_.size() == kWatchedProcesses) break;
-            if (const auto known = before.find(pid); known != before.end())
-                files_.insert(*known);
-            else if (auto looked = look_at(pid); !looked)
-                return looked;
-        }
-        survey_.processes_not_watched = options_.pids.size() - files_.size();
+    const auto wants = options_.is_asked_for ? nullptr : SurveyCandidates::worth_reading(seen);
+    std::set<pid_t> watched;
+    for (const pid_t pid : pids) {
+        if (is_large() && watched.size() == kWatchedProcesses) break;
+        if (!candidates_.files().contains(pid))
+            if (auto looked = candidates_.look_at(pid, wants); !looked) return looked;
+        if (candidates_.files().contains(pid)) watched.insert(pid);
+    }
+    candidates_.keep_processes(watched);
+    survey_.skipped = std::move(candidates_.skipped());
+    survey_.files = candidates_.paths();
+    survey_.files_left_out = candidates_.not_wanted();
+    if (is_large()) {
+        survey_.processes_not_watched = options_.pids.size() - watched.size();
+        elsewhere_ = seen_elsewhere(seen, watched);
     }
     const auto processes = engines_.tree->list_processes();
     if (!processes) return processes.error();
     for (const tree::ListedProcess& process : *processes) {
-        if (!files_.contains(process.pid)) continue;
+        if (!watched.contains(process.pid)) continue;
         if (auto added = engines_.tree->add_member(process.tgid, 1); !added)
             return std::move(added).error();
         pid_of_[process.tgid] = process.pid;
@@ -159,66 +152,10 @@ Result<void> NativeSurvey::Impl::choose_processes(const stacks::Profile& seen) {
     return {};
 }
 
-// Of the candidates those that are to be watched: those that were seen come first, then others, of
-// the files that these are in before those of other files.
-std::vector<process::Candidate> NativeSurvey::Impl::order_candidates(const stacks::Profile& seen) {
-    struct RankedFile {
-        size_t rank = SIZE_MAX;
-        std::map<uint64_t, size_t> functions; // their ranks by the offsets of their entries
-        bool is_watched = false;
-    };
-    std::map<std::string, RankedFile> by_path;
-    size_t next = 0;
-    for (const stacks::Profile::NativeKey* key : seen.busiest_native()) {
-        RankedFile& file = by_path[key->path];
-        file.rank = std::min(file.rank, next);
-        file.functions.try_emplace(key->entry_offset, next++);
-    }
-    std::set<process::FileKey> watched;
-    for (const auto& [pid, files] : files_) watched.insert(files.begin(), files.end());
-    std::map<process::FileKey, RankedFile> by_file;
-    const auto file_of = [&](const process::FileKey& key) -> const RankedFile& {
-        const auto [found, is_new] = by_file.try_emplace(key);
-        if (!is_new) return found->second;
-        const auto ranked = by_path.find(resolver_.path(key));
-        if (ranked != by_path.end()) found->second = ranked->second;
-        found->second.is_watched = watched.contains(key);
-        return found->second;
-    };
-    using Ranked = std::tuple<size_t, size_t, size_t>; // its own, its file's, where it is now
-    std::vector<Ranked> order;
-    for (size_t i = 0; i < candidates_.size(); ++i) {
-        const process::Candidate& candidate = candidates_[i];
-        const RankedFile& file = file_of(candidate.file);
-        const auto own = file.functions.find(candidate.entry_offset);
-        const size_t rank = own == file.functions.end() ? SIZE_MAX : own->second;
-        if (file.is_watched)
-            order.emplace_back(rank, file.rank, i);
-        else if (rank != SIZE_MAX)
-            survey_.not_counted[{resolver_.path(candidate.file), candidate.entry_offset}] =
-                "the processes that map its file ran too seldom";
-        if (file.is_watched && rank != SIZE_MAX) ++seen_;
-    }
-    const size_t most =
-        options_.is_asked_for ? kMaxFunctions : std::min(seen_ + kMaxUnseen, kMaxFunctions);
-    if (order.size() > most) {
-        (options_.is_asked_for ? survey_.not_watched : survey_.left_out) = order.size() - most;
-        std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(most),
-                         order.end());
-        order.resize(most);
-        seen_ = std::min(seen_, most);
-    }
-    std::sort(order.begin(), order.end());
-    std::vector<process::Candidate> ordered;
-    for (const Ranked& one : order) ordered.push_back(std::move(candidates_[std::get<2>(one)]));
-    candidates_ = {};
-    return ordered;
-}
-
 // Finds the sites, and leaves out those that can't be probed, and, unless the user has asked for
 // them, those that nobody has seen and that would be single-stepped.
 void NativeSurvey::Impl::place(const std::vector<process::Candidate>& candidates) {
-    auto matches = resolver_.place(candidates, survey_.skipped);
+    auto matches = candidates_.resolver().place(candidates, survey_.skipped);
     const size_t seen = std::exchange(seen_, 0);
     for (size_t i = 0; i < matches.size(); ++i) {
         if (!matches[i]) continue;
@@ -239,7 +176,12 @@ void NativeSurvey::Impl::place(const std::vector<process::Candidate>& candidates
 // What was seen first, then the cheapest.
 Result<void> NativeSurvey::Impl::choose(const stacks::Profile& seen) {
     if (auto chosen = choose_processes(seen); !chosen) return chosen;
-    place(order_candidates(seen));
+    const size_t max_unseen = options_.is_asked_for ? kMaxFunctions : kMaxUnseen;
+    const auto ordered = candidates_.take_ordered(seen, max_unseen, kMaxFunctions);
+    (options_.is_asked_for ? survey_.not_watched : survey_.left_out) = ordered.left_out;
+    for (const FunctionPlace& place : ordered.elsewhere) survey_.not_counted[place] = kSeldom;
+    seen_ = ordered.seen;
+    place(ordered.candidates);
     engine::TargetSettings counting; // a delay of 0
     for (uint32_t i = 0; i < functions_.size(); ++i)
         if (auto done = engines_.probes->configure(i, counting, 0, {}); !done) return done;
@@ -255,9 +197,9 @@ Result<std::vector<engine::Attached>> NativeSurvey::Impl::attach(
     }
     std::vector<engine::Attached> all;
     for (const auto& [key, list] : probes) {
-        const engine::FileProbes file{resolver_.descriptor(key), list};
+        const engine::FileProbes file{candidates_.resolver().descriptor(key), list};
         std::vector<pid_t> pids;
-        for (const auto& [pid, files] : files_)
+        for (const auto& [pid, files] : candidates_.files())
             if (files.contains(key)) pids.push_back(pid);
         if (auto attached = attach_file(file, pids, all); !attached) {
             engines_.probes->release(std::move(all));
@@ -464,7 +406,9 @@ Survey NativeSurvey::Impl::result() {
         const FunctionPlace place(function.match.path, function.match.entry_offset);
         // A moment in which nothing was called tells nothing.
         const bool is_known = function.watched >= kShortestWatch || !function.calls.empty();
-        if (is_known) {
+        if (function.calls.empty() && elsewhere_.contains(place)) {
+            survey_.not_counted[place] = kSeldom;
+        } else if (is_known) {
             survey_.functions.push_back(std::move(function));
         } else if (refused_.contains(i)) {
             survey_.not_counted[place] = "the kernel takes no probe there";

@@ -8,11 +8,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "discover/inlined_places.h"
+#include "discover/survey_candidates.h"
 #include "engine/features.h"
 #include "process/resolver.h"
 #include "stacks/profile.h"
@@ -27,9 +28,6 @@ struct SurveyOptions {
     bool is_asked_for = false; // the lines name what the user wants to see, however dear: and
                                // where it is inlined, which takes debug information and time
 };
-
-// A function of a file: its path and the offset of its entry.
-using FunctionPlace = std::pair<std::string, uint64_t>;
 
 // How often a native function was called while it was watched.
 struct SurveyedFunction {
@@ -55,6 +53,8 @@ struct Survey {
     std::vector<SurveyedFunction> functions; // those that were watched
     size_t not_watched = 0;                  // for lack of time
     size_t processes_not_watched = 0;        // of a large tree: all but those that ran most
+    std::set<std::string> files;             // whose functions were looked at
+    size_t files_left_out = 0;               // that no stack showed, and that are large
     size_t left_out = 0; // seen by nobody, not asked for, and too many, or dear to probe
     std::map<FunctionPlace, std::string> not_counted; // why these were not watched
     std::vector<process::Skipped> skipped;            // what can't be probed
@@ -68,8 +68,8 @@ struct Survey {
 // Counts the calls of native functions, under a budget. Nothing is delayed.
 class NativeSurvey {
   public:
-    // Finds what the lines of `file` select in the processes (of a large tree: in some of them).
-    // Probes nothing in them.
+    // Finds what the lines of `file` select in the processes (of a large tree: in some of them),
+    // where they are asked for. Probes nothing in them.
     static Result<NativeSurvey> prepare(const SurveyOptions& options,
                                         const engine::Features& features,
                                         const targets::TargetsFile& file);

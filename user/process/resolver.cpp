@@ -353,7 +353,7 @@ Resolver::Resolver(const targets::TargetsFile& file, elf::PlacementOptions place
     : impl_(std::make_unique<Impl>(file, placement, placing)) {}
 Resolver::~Resolver() = default;
 
-Result<Findings> Resolver::look_at_process(pid_t pid) {
+Result<Findings> Resolver::look_at_process(pid_t pid, const WantsFile& wants) {
     Impl& impl = *impl_;
     Findings findings;
     if (impl.binaries.empty()) return findings;
@@ -372,6 +372,7 @@ Result<Findings> Resolver::look_at_process(pid_t pid) {
     struct Seen {
         const Mapping* mapping;
         Sighting sighting;
+        uint64_t code_bytes = 0;
     };
     std::map<FileKey, Seen> seen;
     for (const Mapping& mapping : *maps) {
@@ -379,10 +380,10 @@ Result<Findings> Resolver::look_at_process(pid_t pid) {
         auto [found, is_new] =
             seen.try_emplace({mapping.device, mapping.inode},
                              Seen{&mapping, Sighting{{}, false, root_link, &ifuncs}});
+        found->second.code_bytes += mapping.end - mapping.start;
         Sighting& sighting = found->second.sighting;
         const auto add_path = [&sighting](std::string path) {
-            const auto& paths = sighting.paths;
-            if (std::find(paths.begin(), paths.end(), path) == paths.end())
+            if (std::ranges::find(sighting.paths, path) == sighting.paths.end())
                 sighting.paths.push_back(std::move(path));
         };
         add_path(path_within(root, mapping.path));
@@ -393,17 +394,16 @@ Result<Findings> Resolver::look_at_process(pid_t pid) {
             const std::string_view rest = path.substr(alias.real.size());
             if (rest.empty() || rest.front() == '/') add_path(alias.named + std::string(rest));
         }
-        std::string full = mapping.path;
-        if (mapping.deleted) full += kDeleted;
+        const std::string full = mapping.path + std::string(mapping.deleted ? kDeleted : "");
         if (full == executable) sighting.is_main_executable = true;
     }
 
     findings.maps_code = !seen.empty();
     if (!findings.maps_code) return findings;
-    findings.matches = std::exchange(impl.held.matches, {});
-    findings.candidates = std::exchange(impl.held.candidates, {});
-    findings.skipped = std::exchange(impl.held.skipped, {});
+    findings = std::exchange(impl.held, {});
+    findings.files.clear();
     for (auto& [key, one] : seen) {
+        if (wants && !wants(one.sighting.paths.front(), one.code_bytes)) continue;
         const auto known = impl.files.find(key);
         if (known != impl.files.end() && !Impl::is_unchanged(known->second, pid, *one.mapping))
             impl.files.erase(known);

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -72,7 +73,10 @@ class Resolver {
     ~Resolver();
 
     // Looks at what the process has mapped now. kNotFound: it is gone. Else the next look has all.
-    Result<Findings> look_at_process(pid_t pid);
+    // `wants`: which files are worth it, by the path as the process sees it, and how many bytes of
+    // code it maps of it; nullptr: all.
+    using WantsFile = std::function<bool(const std::string& path, uint64_t code_bytes)>;
+    Result<Findings> look_at_process(pid_t pid, const WantsFile& wants = nullptr);
     // Looks at a file by path, below `root` ("" or "/proc/PID/root"), whether mapped or not.
     Result<Findings> look_at_file(const std::string& path, const std::string& root,
                                   bool is_main_executable);

@@ -58,6 +58,9 @@ std::string why_not_counted(const discover::Survey& survey, const discover::Func
     if (known != survey.not_counted.end()) return known->second;
     for (const process::Skipped& one : survey.skipped)
         if (one.path == place.first && one.name == name) return one.reason;
+    if (!survey.files.contains(place.first))
+        return survey.processes_not_watched > 0 ? "the processes that run it ran too seldom"
+                                                : "its file could not be read";
     return "no symbol table names it as a function";
 }
 
@@ -239,6 +242,10 @@ std::string survey_lines(const discover::Survey& survey, size_t top, bool verbos
             "{} functions left out: no stack showed them, and they are too many, or a probe is "
             "expensive\nthere; --native GLOB watches them\n",
             show_count(survey.left_out));
+    if (survey.files_left_out > 0)
+        text += fmt::format(
+            "{} large files left out, as no stack showed them; --native 'FILE:*' watches one\n",
+            show_count(survey.files_left_out));
     for (const std::string& line : survey.unmatched)
         text += fmt::format("no function in a symbol table: {}\n", printable(line));
     std::vector<const discover::InlinedPlace*> inlined;
@@ -352,6 +359,7 @@ std::string discovery_json(const Context& context, const Discovery& discovery) {
                                    {"not_watched", survey.not_watched},
                                    {"processes_not_watched", survey.processes_not_watched},
                                    {"left_out", survey.left_out},
+                                   {"files_left_out", survey.files_left_out},
                                    {"refused", survey.refused},
                                    {"added_cpu", survey.added_cpu},
                                    {"never_called", never_called(survey)},
