@@ -414,8 +414,9 @@ struct sb_stack_sample {
     __u32 python_fault;
     __u32 holds_gil;
     __u32 on_cpu;
-    __u32 reserved;
+    __u32 execs;                   /* as in sb_thread */
     struct sb_still still;         /* off the CPUs */
+    char comm[16];                 /* the thread's name */
     __u64 registers[SB_REGISTERS]; /* as in the kernel's structure */
 };
 
@@ -425,6 +426,8 @@ struct sb_thread {
     __u32 on_cpu;
     __u32 runnable;
     __u32 ended;
+    __u32 execs; /* of its process and those that it was forked from: another number, another program */
+    __u32 reserved;
     __u64 waited_ns; /* for a CPU, up to when the loader got its own */
     __u64 ran_ns;
     __u64 preempted; /* how often it was taken off a CPU that it still wanted */
@@ -456,7 +459,7 @@ SB_ASSERT(sizeof(struct sb_python_layout) == 96, "sb_python_layout");
 SB_ASSERT(sizeof(struct sb_sampled_process) == 104, "sb_sampled_process");
 SB_ASSERT(sizeof(struct sb_code_identity) == 112, "sb_code_identity");
 SB_ASSERT(sizeof(struct sb_python_frame) == 40, "sb_python_frame");
-SB_ASSERT(sizeof(struct sb_stack_sample) == 48 + 8 * SB_REGISTERS, "sb_stack_sample");
-SB_ASSERT(sizeof(struct sb_thread) == 56, "sb_thread");
+SB_ASSERT(sizeof(struct sb_stack_sample) == 64 + 8 * SB_REGISTERS, "sb_stack_sample");
+SB_ASSERT(sizeof(struct sb_thread) == 64, "sb_thread");
 
 #endif /* SPEEDBUMP_ABI_H */

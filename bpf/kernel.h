@@ -97,6 +97,7 @@ struct task_struct {
     struct pid* thread_pid;
     struct css_set* cgroups;
     __u64 start_boottime;
+    __u64 self_exec_id;
     char comm[16];
     unsigned int __state;
     unsigned int on_cpu; /* int, from 7.2 on u8: libbpf fits loads of what is unsigned here */

@@ -233,7 +233,9 @@ static __always_inline __u32 sb_copy_thread(struct sb_reader *reader, struct tas
 
 	sample->holds_gil = 0;
 	sample->pid = copying->pid;
+	sample->execs = (__u32)task->self_exec_id;
 	sample->tid = sb_pid_at_level(task, loader_level);
+	BPF_CORE_READ_INTO(&sample->comm, task, comm);
 	bpf_probe_read_kernel(sample->registers, sizeof(sample->registers), registers);
 	sb_leave_xol(task, sample->registers);
 	sample->stack_bytes = sb_copy_stack(reader, scratch, BPF_CORE_READ(registers, sp)) & ~7u;
@@ -344,6 +346,7 @@ int sb_threads(struct bpf_iter__task *ctx)
 		return 0;
 	thread.on_cpu = task->on_cpu;
 	thread.still = sb_still_of(task);
+	thread.execs = (__u32)task->self_exec_id;
 	thread.runnable = task->__state == 0;
 	thread.waited_ns = sb_waited_of(task, loader);
 	thread.ran_ns = task->se.sum_exec_runtime;

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """`discover` on services under load: what it writes is taken as it is by `check` and `attach`."""
 
+import contextlib
 import json
 import math
 import mmap
@@ -765,6 +766,43 @@ def test_in_a_large_tree_calls_are_counted_where_it_runs() -> None:
     assert active["heavy"] + lumps > active["light"] > 0, (lumps, active)
     tree.stdin.close()
     tree.wait(timeout=30)
+
+
+# What it runs is read from its line: an entrypoint that waits for its turn.
+BECOMES = 'read line; exec "$0" -c "$1"'
+SPINS = """
+def spin():
+    while True: sum(range(1000))
+spin()
+"""
+
+
+def test_a_program_that_becomes_another_is_seen_as_what_it_is() -> None:
+    shell = os.path.realpath("/bin/sh")
+    process = subprocess.Popen([shell, "-c", BECOMES, need("/usr/bin/python3"), SPINS],
+                               stdin=subprocess.PIPE)  # fmt: skip
+    _leftovers.append(process.kill)
+    survey = subprocess.Popen(
+        [SPEEDBUMP, "discover", "--pid", str(process.pid), "--json", "--for", "8s"],
+        stdout=subprocess.PIPE, text=True)
+    _leftovers.append(survey.kill)
+
+    def is_sampled() -> bool:
+        """Whether what the shell maps is open."""
+        for link in pathlib.Path(f"/proc/{survey.pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if os.readlink(link) == shell:
+                    return True
+        return False
+
+    wait_for(is_sampled, 30, "the shell to be sampled")
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+    found = json.loads(survey.communicate(timeout=120)[0])
+    process.kill()
+    process.wait()
+    spins = [one for one in found["python"]["functions"] if one["function"] == "spin"]
+    assert spins and spins[0]["active"] > 0, found
 
 
 def listing_of(pid: int, *arguments: str) -> Run:

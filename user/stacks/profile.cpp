@@ -2,17 +2,21 @@
 #include "stacks/profile.h"
 
 #include <algorithm>
-#include <fstream>
+#include <cstring>
 #include <set>
+
+#include "util/proc.h"
 
 namespace speedbump::stacks {
 
 namespace {
 
-std::string name_of(pid_t pid, pid_t tid) {
-    std::ifstream file("/proc/" + std::to_string(pid) + "/task/" + std::to_string(tid) + "/comm");
-    std::string name;
-    std::getline(file, name);
+std::string name_of(const Sampled& thread) {
+    std::string name(thread.name.data(), strnlen(thread.name.data(), thread.name.size()));
+    if (name.empty())
+        name = read_proc("/proc/" + std::to_string(thread.pid) + "/task/" +
+                         std::to_string(thread.tid) + "/comm");
+    if (name.ends_with('\n')) name.pop_back();
     return name.empty() ? "thread" : name;
 }
 
@@ -55,7 +59,7 @@ void Profile::add(const Sampled& thread, const std::vector<WholeFrame>& frames) 
         active_by_process_[thread.pid] += thread.times;
     }
     const uint32_t sampled =
-        tree_.thread(thread.pid, thread.tid, [&thread] { return name_of(thread.pid, thread.tid); });
+        tree_.thread(thread.pid, thread.tid, [&thread] { return name_of(thread); });
     const std::string& name = tree_.threads()[sampled].name;
     uint32_t node = CallTree::kRoot;
     std::set<FunctionUse*> seen;
@@ -98,8 +102,13 @@ void Profile::add(pid_t pid, const StackReader& reader) {
         }
         std::vector<WholeFrame> frames;
         for (const Frame& frame : stack->frames) frames.push_back({frame.function, nullptr});
-        add({pid, stack->tid, !stack->asleep, stack->holds_gil, reader.interpreter().minor >= 11,
-             1},
+        add({pid,
+             stack->tid,
+             !stack->asleep,
+             stack->holds_gil,
+             reader.interpreter().minor >= 11,
+             1,
+             {}},
             frames);
     }
 }

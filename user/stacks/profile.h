@@ -37,6 +37,7 @@ struct Sampled {
     bool holds_gil = false;
     bool knows_qualified_names = true; // of its Python: false for 3.10
     uint64_t times = 1;                // periods that it stands for
+    std::array<char, 16> name{};       // empty: to be asked for in /proc
 };
 
 // Why a thread's time at a tick is in no stack.

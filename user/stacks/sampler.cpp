@@ -70,6 +70,8 @@ struct StackSampler::Impl {
         return engine::read_iterator<sb_thread>(link, "the iterator of threads");
     }
     Result<BpfLink> make_iterator(pid_t pid) const;
+    // That of a process, which is made when it is first asked for.
+    Result<const bpf_link*> iterator(pid_t pid);
     // False: the CPU is offline.
     Result<bool> start_clock(int cpu);
     void mend_clocks();
@@ -96,6 +98,19 @@ Result<BpfLink> StackSampler::Impl::make_iterator(pid_t pid) const {
     BpfLink link(bpf_program__attach_iter(skeleton->progs.sb_threads, &options));
     if (!link) return errno_error("attach the iterator of threads", errno);
     return link;
+}
+
+Result<const bpf_link*> StackSampler::Impl::iterator(pid_t pid) {
+    BpfLink& link = iterators[pid];
+    if (!link) {
+        auto made = make_iterator(pid);
+        if (!made) {
+            iterators.erase(pid);
+            return std::move(made).error();
+        }
+        link = std::move(*made);
+    }
+    return link.get();
 }
 
 Result<bool> StackSampler::Impl::start_clock(int cpu) {
@@ -150,9 +165,7 @@ Result<std::unique_ptr<StackSampler>> StackSampler::open(std::chrono::nanosecond
 }
 
 Result<void> StackSampler::add_process(pid_t pid, const sb_python_layout* python) {
-    auto iterator = impl_->make_iterator(pid);
-    if (!iterator) return std::move(iterator).error();
-    impl_->iterators[pid] = std::move(*iterator);
+    if (auto made = impl_->iterator(pid); !made) return std::move(made).error();
     const auto key = static_cast<uint32_t>(pid);
     sb_sampled_process process{};
     if (python != nullptr) process.python = *python;
@@ -226,10 +239,9 @@ uint64_t StackSampler::gaps() const {
 }
 
 Result<std::vector<sb_thread>> StackSampler::threads(pid_t pid) {
-    const auto iterator = impl_->iterators.find(pid);
-    if (iterator == impl_->iterators.end())
-        return make_error(ErrorKind::kNotFound, "process " + std::to_string(pid) + " has ended");
-    return Impl::iterate(*iterator->second);
+    const auto iterator = impl_->iterator(pid);
+    if (!iterator) return iterator.error();
+    return Impl::iterate(**iterator);
 }
 
 } // namespace speedbump::stacks

@@ -47,9 +47,9 @@ class StackSampler {
     // knows how many samples that cost. drain() looks for such CPUs every second.
     uint64_t gaps() const;
 
-    // The threads of a process that was added, each as it is at its turn. Samples of those off the
-    // CPUs are handed over by drain(): of each that stayed off while its stack was copied, and is
-    // not known. kNotFound.
+    // The threads of a process, each as it is at its turn; none: it has ended. Of one that was
+    // added samples of those off the CPUs are handed over by drain(): of each that stayed off while
+    // its stack was copied, and is not known. kNotFound.
     Result<std::vector<sb_thread>> threads(pid_t pid);
     // The caller has this thread's stack, which stays what it is as long as the thread is still.
     void set_known(pid_t pid, pid_t tid, const sb_still& still);

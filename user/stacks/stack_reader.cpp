@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "process/remote_elf.h"
 #include "stacks/call_paths.h"
 #include "stacks/copied_stacks.h"
 #include "stacks/gathering.h"
@@ -189,14 +188,21 @@ Result<StackReader> StackReader::open(pid_t pid, const ReaderOptions& options) {
     const auto modules = process::load_modules(pid);
     if (!modules) return modules.error();
     const auto interpreters = cpython::interpreters_of(process::RemoteMemory(pid), *modules);
+    if (interpreters.empty())
+        return make_error(ErrorKind::kUnsupported,
+                          "process " + std::to_string(pid) + " runs no Python");
+    return open(pid, *modules, interpreters.front(), options);
+}
+
+Result<StackReader> StackReader::open(pid_t pid, const std::vector<process::RemoteModule>& modules,
+                                      const cpython::Interpreter& interpreter,
+                                      const ReaderOptions& options) {
     const std::string name = "process " + std::to_string(pid);
-    if (interpreters.empty()) return make_error(ErrorKind::kUnsupported, name + " runs no Python");
-    const cpython::Interpreter& interpreter = interpreters.front();
     if (!interpreter.initialized && interpreter.is_supported())
         return make_error(ErrorKind::kUnsupported,
                           name + ": " + interpreter.describe() + " has not started");
     uint64_t code_type = 0;
-    for (const process::RemoteModule& module : *modules)
+    for (const process::RemoteModule& module : modules)
         if (module.path() == interpreter.path) code_type = module.find("PyCode_Type").value_or(0);
     allow_many_descriptors();
     auto opened =

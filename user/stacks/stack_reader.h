@@ -13,6 +13,7 @@
 
 #include "abi.h"
 #include "cpython/layout.h"
+#include "process/remote_elf.h"
 #include "process/source.h"
 #include "stacks/code.h"
 #include "stacks/stack.h"
@@ -42,6 +43,10 @@ class StackReader {
     // kUnsupported when the process runs no Python that can be read (says which), kPermission,
     // kNotFound.
     static Result<StackReader> open(pid_t pid, const ReaderOptions& options);
+    // The same where it is known which files the process maps, and its interpreter.
+    static Result<StackReader> open(pid_t pid, const std::vector<process::RemoteModule>& modules,
+                                    const cpython::Interpreter& interpreter,
+                                    const ReaderOptions& options);
     // Over memory from anywhere; `pid` 0: no such process, nothing is known of its threads.
     static Result<StackReader> open(std::unique_ptr<Source> source,
                                     const cpython::Interpreter& interpreter, uint64_t code_type,
