@@ -73,6 +73,14 @@ TEST_F(JumpSiteTest, WithBranchesInIt) {
     expect("f: push %rbx; cmp %edi,%esi; jne f; pop %rbx; ret; .p2align 4; .size f,.-f", 1, "cmp");
 }
 
+// Exceptions may continue in it.
+TEST_F(JumpSiteTest, RefusedWhereUnwindInformationCannotBeRead) {
+    const std::string text = "f: push %rbp; mov %rsp,%rbp; push %rbx; push %r12; ret; .size f,.-f";
+    expect(text, 1, "mov");
+    expect_refused(text + "\n .section .eh_frame,\"a\",@progbits; .long 0xffffffff; .quad 8, 0",
+                   "the unwind information of its file can't be read in full");
+}
+
 TEST_F(JumpSiteTest, WithPaddingBehindAReturn) {
     expect("f: push %rbx; pop %rbx; ret; .size f,.-f; .p2align 4", 1, "pop");
     expect_refused("f: push %rbx; pop %rbx; ret; .size f,.-f\n g: push %rbp; ret", "no five bytes");

@@ -65,6 +65,8 @@ struct ExitCode {
     // Where exceptions may continue in the part around an address. kUnsupported likewise.
     Result<std::vector<uint64_t>> landing_pads(uint64_t address) const {
         const FramePart* frame = frames.find(address);
+        if (frame == nullptr && !frames.is_whole())
+            return refusal("the unwind information of the file can't be read in full");
         if (frame == nullptr) return std::vector<uint64_t>();
         auto pads = frames.landing_pads(*frame);
         if (!pads) return refusal("its exception tables can't be read");

@@ -15,6 +15,7 @@ namespace {
 constexpr uint64_t kMaxFrames = 256u << 20;
 constexpr uint64_t kMaxHandlers = 1u << 20;
 constexpr uint64_t kMaxNames = 1u << 20;
+constexpr uint64_t kMaxSections = 1u << 18;
 constexpr uint8_t kOmitted = 0xff; // DW_EH_PE_omit
 constexpr uint8_t kIndirect = 0x80;
 constexpr uint8_t kRelative = 0x10; // to its own address (DW_EH_PE_pcrel)
@@ -129,11 +130,12 @@ Common read_common(Cursor& cursor) {
     return common;
 }
 
+// Nothing where it can't be read.
 std::optional<FramePart> read_part(Cursor& cursor, const Common& common) {
     FramePart part;
     part.begin = cursor.pointer(common.pointers);
     part.end = part.begin + cursor.raw(common.pointers);
-    if (cursor.failed() || part.begin == 0 || part.end <= part.begin) return std::nullopt;
+    if (cursor.failed() || part.end < part.begin) return std::nullopt;
     if (common.has_data) cursor.uleb();
     if (common.handlers != kOmitted) part.handlers = cursor.pointer(common.handlers);
     part.handlers_known = !cursor.failed();
@@ -142,18 +144,47 @@ std::optional<FramePart> read_part(Cursor& cursor, const Common& common) {
 
 } // namespace
 
+namespace {
+
+template <typename T>
+std::optional<std::vector<T>> read_table(const ElfFile& file, uint64_t offset, size_t count) {
+    const auto bytes = file.read(offset, count * sizeof(T));
+    if (!bytes) return std::nullopt;
+    return as_table<T>(*bytes);
+}
+
+// Whether the unwinder finds something, which goes by a segment: a file without section headers has
+// it, too.
+bool has_frame_segment(const ElfFile& file) {
+    const auto header = read_table<Elf64_Ehdr>(file, 0, 1);
+    const auto segments =
+        header ? read_table<Elf64_Phdr>(file, header->front().e_phoff, header->front().e_phnum)
+               : std::nullopt;
+    return !segments || std::ranges::any_of(*segments, [](const Elf64_Phdr& one) {
+        return one.p_type == PT_GNU_EH_FRAME;
+    });
+}
+
+} // namespace
+
 std::optional<FileRange> find_section(const ElfFile& file, std::string_view name) {
-    const auto begin = file.read(0, sizeof(Elf64_Ehdr));
-    if (!begin) return std::nullopt;
-    const Elf64_Ehdr header = as_table<Elf64_Ehdr>(*begin).front();
-    const auto table = file.read(header.e_shoff, size_t{header.e_shnum} * sizeof(Elf64_Shdr));
-    if (!table || header.e_shentsize != sizeof(Elf64_Shdr)) return std::nullopt;
-    const auto sections = as_table<Elf64_Shdr>(*table);
-    if (header.e_shstrndx >= sections.size()) return std::nullopt;
-    const Elf64_Shdr& names = sections[header.e_shstrndx];
+    const auto headers = read_table<Elf64_Ehdr>(file, 0, 1);
+    if (!headers) return std::nullopt;
+    const Elf64_Ehdr& header = headers->front();
+    if (header.e_shoff == 0 || header.e_shentsize != sizeof(Elf64_Shdr)) return std::nullopt;
+    // With 0xff00 sections and more the true numbers are in the first one.
+    const auto first = read_table<Elf64_Shdr>(file, header.e_shoff, 1);
+    if (!first) return std::nullopt;
+    const uint64_t count = header.e_shnum != 0 ? header.e_shnum : first->front().sh_size;
+    const uint64_t named =
+        header.e_shstrndx != SHN_XINDEX ? header.e_shstrndx : first->front().sh_link;
+    if (count > kMaxSections || named >= count) return std::nullopt;
+    const auto sections = read_table<Elf64_Shdr>(file, header.e_shoff, count);
+    if (!sections) return std::nullopt;
+    const Elf64_Shdr& names = (*sections)[named];
     const auto text = file.read(names.sh_offset, std::min(names.sh_size, kMaxNames));
     if (!text) return std::nullopt;
-    for (const Elf64_Shdr& one : sections) {
+    for (const Elf64_Shdr& one : *sections) {
         const auto at = std::min<size_t>(one.sh_name, text->size());
         const auto end = std::find(text->begin() + static_cast<ptrdiff_t>(at), text->end(), 0);
         if (std::equal(text->begin() + static_cast<ptrdiff_t>(at), end, name.begin(), name.end()))
@@ -175,29 +206,45 @@ std::optional<std::vector<unsigned char>> read_address(const ElfFile& file, uint
 
 FrameTable::FrameTable(const ElfFile& file) : file_(file) {
     const auto section = find_section(file, ".eh_frame");
+    is_whole_ = !section && !has_frame_segment(file);
     if (!section || section->size > kMaxFrames) return;
     const auto bytes = file.read(section->offset, section->size);
     if (!bytes) return;
-    std::map<size_t, Common> commons; // by place
-    for (size_t at = 0; at + 8 <= bytes->size();) {
-        Cursor cursor(*bytes, section->address);
-        cursor.go_to(at);
-        const auto length = cursor.number<uint32_t>();
-        if (length == 0 || length > bytes->size() - at - 4) break; // the end; or 64-bit DWARF
-        const size_t next = at + 4 + length;
-        cursor.stop_at(next);
-        const size_t here = cursor.at();
-        const auto distance = cursor.number<uint32_t>();
-        if (distance == 0) {
-            commons[at] = read_common(cursor);
-        } else if (const auto common = commons.find(here - distance);
-                   common != commons.end() && common->second.usable) {
-            if (auto part = read_part(cursor, common->second)) parts_.push_back(*part);
-        }
-        at = next;
-    }
+    is_whole_ = read(*bytes, section->address);
     std::sort(parts_.begin(), parts_.end(),
               [](const FramePart& a, const FramePart& b) { return a.begin < b.begin; });
+}
+
+bool FrameTable::read(const std::vector<unsigned char>& bytes, uint64_t address) {
+    bool is_whole = true;
+    std::map<size_t, Common> commons; // by place
+    for (size_t at = 0; at + 4 <= bytes.size();) {
+        Cursor cursor(bytes, address);
+        cursor.go_to(at);
+        const auto length = cursor.number<uint32_t>();
+        at += 4;
+        // An end: of what one object file has, others' may follow.
+        if (length == 0) continue;
+        if (length < 4 || length > bytes.size() - at) return false; // or 64-bit DWARF
+        const size_t here = at;
+        at += length;
+        cursor.stop_at(at);
+        const auto distance = cursor.number<uint32_t>();
+        if (distance == 0) {
+            commons[here - 4] = read_common(cursor);
+            continue;
+        }
+        const auto common = commons.find(here - distance);
+        if (common == commons.end() || !common->second.usable) {
+            is_whole = false;
+            continue;
+        }
+        const auto part = read_part(cursor, common->second);
+        is_whole = is_whole && part;
+        // One of nothing is of code that the linker has left out.
+        if (part && part->begin != 0 && part->end > part->begin) parts_.push_back(*part);
+    }
+    return is_whole;
 }
 
 const FramePart* FrameTable::find(uint64_t address) const {

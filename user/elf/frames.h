@@ -36,6 +36,9 @@ class FrameTable {
   public:
     explicit FrameTable(const ElfFile& file);
 
+    // Whether all parts are known: false where something could not be read, so that code which no
+    // part holds may be one's all the same.
+    bool is_whole() const { return is_whole_; }
     // The part that holds the address, or nullptr.
     const FramePart* find(uint64_t address) const;
     // Where exceptions that pass through the part may continue in it; nullopt when its tables
@@ -43,8 +46,12 @@ class FrameTable {
     std::optional<std::vector<uint64_t>> landing_pads(const FramePart& part) const;
 
   private:
+    // False: not all of it could be read.
+    bool read(const std::vector<unsigned char>& bytes, uint64_t address);
+
     const ElfFile& file_;
     std::vector<FramePart> parts_; // by address
+    bool is_whole_ = false;
 };
 
 } // namespace speedbump::elf

@@ -135,6 +135,8 @@ class JumpPlacement {
     Result<ProbeSite> choose(const Run& run, const Stretch& stretch) const {
         const FramePart* const part = frames_.find(run.entry.address);
         std::vector<uint64_t> pads;
+        if (part == nullptr && !frames_.is_whole())
+            return refusal("the unwind information of its file can't be read in full");
         if (part != nullptr) {
             auto known = frames_.landing_pads(*part);
             if (!known) return refusal("where exceptions continue in it is not known");
