@@ -155,13 +155,18 @@ TEST_F(SessionOverFakes, WhatFailsWhenItAttachesIsItsError) {
     EXPECT_THAT(failure_of("attach wide", kNative), HasSubstr("fake attach wide"));
 }
 
-TEST_F(SessionOverFakes, ATargetThatCannotBeConfiguredIsWarnedOf) {
+TEST_F(SessionOverFakes, ATargetThatCannotBeConfiguredIsSkippedWithTheReason) {
     faults_.begin("configure");
     faults_.begin("configure hooks");
     const auto session = attach(kMixed);
-    EXPECT_THAT(warnings_, ElementsAre(HasSubstr("fake configure"),
-                                       HasSubstr("configure work: fake configure hooks")));
+    EXPECT_THAT(warnings_, ElementsAre(HasSubstr("configure work: fake configure hooks")));
     EXPECT_THAT(probes_->in_place(), IsEmpty());
+    const Snapshot snapshot = session->snapshot();
+    ASSERT_EQ(snapshot.skipped.size(), 1u);
+    EXPECT_EQ(snapshot.skipped[0].name, "fakes_test_first");
+    EXPECT_THAT(snapshot.skipped[0].reason, HasSubstr("fake configure"));
+    ASSERT_EQ(snapshot.targets.size(), 1u);
+    EXPECT_EQ(snapshot.targets[0].name, "work");
 }
 
 TEST_F(SessionOverFakes, ASettingThatCannotBeChangedIsWarnedOf) {

@@ -68,7 +68,12 @@ std::optional<engine::Probe> TargetSet::add(const process::NativeMatch& match,
     const uint32_t index = append(std::move(target), sets);
     target_of_[place] = index;
     if (auto done = configure(index); !done) {
-        warn_(done.error().message);
+        // It is no target: nothing will be at its place.
+        const Target failed = std::move(targets_.back());
+        targets_.pop_back();
+        sets_.pop_back();
+        target_of_.erase(place);
+        list_skipped({failed.container, failed.name, failed.line_index, done.error().message});
         return std::nullopt;
     }
     return engine::Probe{index, match.site.file_offset, match.site.kind,
@@ -91,27 +96,28 @@ void TargetSet::add_hooked_lines() {
 }
 
 void TargetSet::skip(process::Skipped skipped) {
-    skipped_.push_back(
-        {std::move(skipped.path), std::move(skipped.name),
-         skipped.line_index == SIZE_MAX ? std::nullopt : std::optional(skipped.line_index),
-         std::move(skipped.reason)});
+    list_skipped({std::move(skipped.path), std::move(skipped.name),
+                  skipped.line_index == SIZE_MAX ? std::nullopt : std::optional(skipped.line_index),
+                  std::move(skipped.reason)});
+}
+
+void TargetSet::list_skipped(SkippedTarget skipped) {
+    skipped_names_.emplace(skipped.container, skipped.name);
+    skipped_.push_back(std::move(skipped));
 }
 
 void TargetSet::refused(const std::vector<engine::RefusedProbe>& probes) {
     for (const engine::RefusedProbe& failed : probes) {
         const Target& target = targets_[failed.probe.target];
-        const bool told = std::any_of(skipped_.begin(), skipped_.end(), [&](const auto& skip) {
-            return skip.container == target.container && skip.name == target.name;
-        });
-        if (told) continue;
-        skipped_.push_back(
-            {target.container, target.name, target.line_index,
-             failed.reason.empty()
-                 ? fmt::format("the kernel refuses a probe at 0x{:x} ({}): {}",
-                               failed.probe.file_offset, target.site.instruction,
-                               error_text(failed.error_number))
-                 : fmt::format("not probed: at 0x{:x} ({}) {}", failed.probe.file_offset,
-                               target.site.instruction, failed.reason)});
+        if (skipped_names_.contains({target.container, target.name}))
+            continue; // of another process
+        list_skipped({target.container, target.name, target.line_index,
+                      failed.reason.empty()
+                          ? fmt::format("the kernel refuses a probe at 0x{:x} ({}): {}",
+                                        failed.probe.file_offset, target.site.instruction,
+                                        error_text(failed.error_number))
+                          : fmt::format("not probed: at 0x{:x} ({}) {}", failed.probe.file_offset,
+                                        target.site.instruction, failed.reason)});
     }
 }
 

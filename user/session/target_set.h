@@ -68,6 +68,7 @@ class TargetSet {
     bool is_below_floor(const Target& target) const;
     bool set(uint32_t index, const targets::Options& change);
     uint32_t append(Target target, const engine::ProbeSets& sets);
+    void list_skipped(SkippedTarget skipped);
     Result<void> configure(uint32_t index);
     bool configure_or_warn(uint32_t index);
 
@@ -83,6 +84,7 @@ class TargetSet {
     std::map<std::pair<process::FileKey, uint64_t>, uint32_t> target_of_; // (file, entry) -> index
     std::map<size_t, uint32_t> target_of_line_;                           // of the hooks
     std::vector<SkippedTarget> skipped_;
+    std::set<std::pair<std::string, std::string>> skipped_names_; // containers and names of these
 };
 
 } // namespace speedbump::session
