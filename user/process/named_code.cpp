@@ -55,16 +55,14 @@ AddressRanges NamedCode::read(pid_t pid, const Fd& fd, const Mapping& mapping) c
     return found;
 }
 
-const NamedCode::File& NamedCode::file_of(pid_t pid, const Mapping& mapping) {
+const NamedCode::File* NamedCode::file_of(pid_t pid, const Mapping& mapping) {
     const FileKey key{mapping.device, mapping.inode};
-    const bool is_known = files_.contains(key);
-    File& file = files_[key];
-    if (is_known) return file;
-    if (auto fd = open_mapped_file(pid, mapping)) {
-        file.ranges = read(pid, *fd, mapping);
-        file.fd = std::move(*fd);
-    }
-    return file;
+    if (const auto known = files_.find(key); known != files_.end()) return &known->second;
+    auto fd = open_mapped_file(pid, mapping);
+    if (!fd) return nullptr;
+    File file{{}, read(pid, *fd, mapping)};
+    file.fd = std::move(*fd);
+    return &files_.emplace(key, std::move(file)).first->second;
 }
 
 AddressRanges NamedCode::find(pid_t pid, const std::vector<Mapping>& mappings) {
@@ -72,7 +70,9 @@ AddressRanges NamedCode::find(pid_t pid, const std::vector<Mapping>& mappings) {
     for (const Mapping& mapping : mappings) {
         if (!mapping.executable) continue;
         const uint64_t first = mapping.file_offset, last = first + (mapping.end - mapping.start);
-        for (const AddressRange& range : file_of(pid, mapping).ranges)
+        const File* const file = file_of(pid, mapping);
+        if (file == nullptr) continue;
+        for (const AddressRange& range : file->ranges)
             if (range.begin >= first && range.end <= last)
                 found.push_back(
                     {mapping.start + (range.begin - first), mapping.start + (range.end - first)});

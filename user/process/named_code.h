@@ -39,7 +39,7 @@ class NamedCode {
         Fd fd;                // open, so that the inode is not used again
         AddressRanges ranges; // file offsets
     };
-    const File& file_of(pid_t pid, const Mapping& mapping);
+    const File* file_of(pid_t pid, const Mapping& mapping); // nullptr: it can't be opened now
     AddressRanges read(pid_t pid, const Fd& fd, const Mapping& mapping) const;
 
     targets::TargetsFile lines_; // one
