@@ -364,6 +364,22 @@ def test_a_second_session_finds_the_code_changed() -> None:
     expect_right(target)
 
 
+def test_sessions_that_come_and_go_at_once_take_turns() -> None:
+    target = start()
+    target.ask("begin threads")
+    for _ in range(8):
+        runs = [subprocess.Popen(
+            [SPEEDBUMP, "attach", ENGINE, "--duration=100ms", "--pid", str(target.pid),
+             targets_file(f"+exe:{name} delay=1us")],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for name in ("hot_mix", "hot_leaf", "hot_float")]
+        for run in runs:
+            out, err = run.communicate(timeout=120)
+            assert run.returncode == 0 and "traced" not in out + err, out + err
+        assert changed_bytes(target.pid) == 0 and leftover_mappings(target.pid) == 0
+    expect_work_goes_on(target)
+
+
 def test_breakpoints_come_and_go_where_a_jump_is_led_elsewhere() -> None:
     """At an entry, as others put them: in each order of coming and going."""
     target = start()

@@ -2,9 +2,12 @@
 // Jumps put into a program that makes it hard (tests/programs/tormented) and taken out again, over
 // and over: no result is wrong, no byte stays changed, no memory stays. SPEEDBUMP_CYCLES: how
 // often.
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +20,7 @@
 #include "inject/left_stub.h"
 #include "inject/mapper_payload.h"
 #include "inject/seccomp_filter.h"
+#include "inject/target_lock.h"
 #include "live.h"
 #include "process/maps.h"
 #include "process/memory.h"
@@ -31,6 +35,12 @@ using namespace std::chrono_literals;
 size_t cycles() {
     const char* asked = std::getenv("SPEEDBUMP_CYCLES");
     return asked == nullptr ? 20 : std::stoul(asked);
+}
+
+Result<bool> remove_stub(pid_t pid) {
+    const auto turn = inject::Turn::take(pid, Clock::now() + 10s);
+    if (!turn) return turn.error();
+    return inject::remove_left_stub(*turn, Clock::now() + 10s);
 }
 
 size_t open_descriptors() {
@@ -79,7 +89,7 @@ class Torment {
     session::Puppet program_;
 };
 
-class Jumps : public testing::TestWithParam<const char*> {
+class Engine : public testing::Test {
   protected:
     void SetUp() override {
         if (geteuid() != 0) GTEST_SKIP() << "needs root";
@@ -93,6 +103,94 @@ class Jumps : public testing::TestWithParam<const char*> {
     std::vector<std::string> warnings;
     std::unique_ptr<InprocessProbes> engine_;
 };
+class Jumps : public Engine, public testing::WithParamInterface<const char*> {};
+
+// A process that traces another one, as a debugger does, until it is told to end.
+class Tracer {
+  public:
+    explicit Tracer(pid_t pid) {
+        int ends[2];
+        if (pipe(ends) != 0) std::abort();
+        tracer_ = fork();
+        if (tracer_ == 0) {
+            const bool traces = ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) == 0;
+            if (write(ends[1], traces ? "1" : "0", 1) != 1) _exit(1);
+            for (;;) pause();
+        }
+        char answer = '0';
+        if (read(ends[0], &answer, 1) != 1 || answer != '1') ADD_FAILURE() << "it does not trace";
+        close(ends[0]);
+        close(ends[1]);
+    }
+    ~Tracer() { end(); }
+    void end() {
+        if (tracer_ == 0) return;
+        kill(tracer_, SIGKILL);
+        waitpid(tracer_, nullptr, 0);
+        tracer_ = 0;
+    }
+
+  private:
+    pid_t tracer_ = 0;
+};
+
+// Jumps in a program that works, which somebody else traces when they are to be taken out.
+class Left : public Engine {
+  protected:
+    void SetUp() override {
+        Engine::SetUp();
+        if (IsSkipped() || HasFatalFailure()) return;
+        engine_->follow(tree_);
+        ASSERT_TRUE(tree_.add_member(static_cast<uint32_t>(torment_.pid()), 1));
+        const auto parsed = targets::parse_targets("+exe:hot_*", "targets.txt");
+        elf::PlacementOptions placement;
+        placement.jump = true;
+        process::Resolver resolver(parsed.file, placement);
+        const auto found = resolver.look_at_process(torment_.pid());
+        ASSERT_TRUE(found) << found.error().message;
+        std::vector<Probe> probes;
+        for (const process::NativeMatch& match : found->matches) {
+            const auto target = static_cast<uint32_t>(probes.size());
+            ASSERT_TRUE(engine_->configure(target, {}, 0, {}));
+            probes.push_back(
+                {target, match.site.file_offset, match.site.kind, match.site.return_distance});
+        }
+        before_ = torment_.code();
+        std::vector<RefusedProbe> refused;
+        auto attached = engine_->attach({resolver.descriptor(*found->files.begin()), probes},
+                                        torment_.pid(), refused);
+        ASSERT_TRUE(attached) << attached.error().message;
+        EXPECT_NE(torment_.code(), before_);
+        Tracer tracer(torment_.pid());
+        std::vector<Attached> all;
+        all.push_back(std::move(*attached));
+        engine_->release(std::move(all));
+        ASSERT_EQ(warnings.size(), 1u);
+        EXPECT_NE(warnings[0].find("is traced by"), std::string::npos) << warnings[0];
+        EXPECT_NE(torment_.code(), before_);
+    }
+    bool is_out() const { return torment_.code() == before_ && torment_.left_mappings() == 0; }
+    void expect_to_be_out() {
+        EXPECT_TRUE(is_out());
+        EXPECT_GT(torment_.right_results(), 0u);
+    }
+
+    Torment torment_{"loop"};
+    tree::PolledTree tree_{[](pid_t) { return true; }};
+    std::vector<char> before_;
+};
+
+TEST_F(Left, AreTakenOutLaterByTheSession) {
+    for (int i = 0; i < 3000 && !is_out(); ++i, std::this_thread::sleep_for(10ms))
+        engine_->handle_events();
+    expect_to_be_out();
+}
+
+TEST_F(Left, AreTakenOutByTheHeirOnceTheSessionIsOver) {
+    engine_.reset();
+    for (int i = 0; i < 3000 && !is_out(); ++i) std::this_thread::sleep_for(10ms);
+    expect_to_be_out();
+}
 
 TEST_P(Jumps, ComeAndGoWhileItWorks) {
     Torment torment(GetParam());
@@ -193,14 +291,14 @@ TEST(LeftStub, IsTakenOutOnceNobodyIsInIt) {
     EXPECT_NE(torment.code(), before);
     bool is_out = false;
     for (int i = 0; i < 100 && !is_out; ++i, std::this_thread::sleep_for(1ms)) {
-        const auto removed = inject::remove_left_stub(torment.pid(), Clock::now() + 10s);
+        const auto removed = remove_stub(torment.pid());
         ASSERT_TRUE(removed) << removed.error().message;
         is_out = *removed;
     }
     EXPECT_TRUE(is_out);
     EXPECT_EQ(torment.code(), before);
     EXPECT_GT(torment.right_results(), 0u);
-    EXPECT_TRUE(*inject::remove_left_stub(torment.pid(), Clock::now() + 10s)) << "there is none";
+    EXPECT_TRUE(*remove_stub(torment.pid())) << "there is none";
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, Jumps,

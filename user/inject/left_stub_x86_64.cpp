@@ -1,28 +1,19 @@
 // SPDX-License-Identifier: MIT
 #include "inject/left_stub.h"
 
-#include <fmt/format.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstring>
 #include <vector>
 
 #include "inject/fire.h"
 #include "inject/payload.h"
 #include "inject/stop_all.h"
-#include "inject/target_lock.h"
 #include "inject/write_code.h"
 #include "process/memory.h"
 #include "process/remote_elf.h"
 
 namespace speedbump::inject {
-Result<bool> remove_left_stub(pid_t pid, Clock::time_point deadline) {
-    const Fd pid_fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-    if (!pid_fd.valid()) return true; // it has ended
-    const auto lock = lock_target(pid, pid_fd, deadline);
-    if (!lock) return lock.error();
+Result<bool> remove_left_stub(const Turn& turn, Clock::time_point deadline) {
+    const pid_t pid = turn.pid();
     const auto modules = process::load_modules(pid);
     if (!modules) return modules.error();
     const auto stub = find_stub_place(process::RemoteMemory(pid), *modules, is_stub);
@@ -34,7 +25,7 @@ Result<bool> remove_left_stub(pid_t pid, Clock::time_point deadline) {
     const auto memory = process::open_memory(pid);
     if (!memory) return memory.error();
     Quiet quiet{*stub, *stub + size, false};
-    if (auto looked = change_code(pid, witness, {}, &quiet, deadline); !looked)
+    if (auto looked = change_code(turn, witness, {}, &quiet, deadline); !looked)
         return std::move(looked).error();
     if (!quiet.is_quiet) return false;
     // Whoever was in it has left, and nobody else will enter it: that takes the lock.

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,7 +13,6 @@
 #include "inject/machine.h"
 #include "inject/process_state.h"
 #include "inject/seccomp_filter.h"
-#include "inject/target_lock.h"
 #include "inject/thread_start.h"
 #include "util/channel.h"
 
@@ -59,13 +57,11 @@ Result<void> judge_answer(pid_t pid, const MapAnswer& answer) {
 
 } // namespace
 
-Result<void> map_memory(pid_t pid, const std::vector<MapOrder>& orders,
+Result<void> map_memory(const Turn& turn, const std::vector<MapOrder>& orders,
                         const int (&files)[kMappedFiles], Clock::time_point deadline) {
+    const pid_t pid = turn.pid();
+    const Fd& pid_fd = turn.pid_fd();
     if (auto can = can_change_code(pid); !can) return can;
-    const Fd pid_fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-    if (!pid_fd.valid()) return errno_error(fmt::format("process {}", pid), errno);
-    const Result<Fd> lock = lock_target(pid, pid_fd, deadline);
-    if (!lock) return lock.error();
     if (auto own = wait_for_own_memory(pid, deadline); !own) return own;
     auto modules = process::load_modules(pid);
     if (!modules) return std::move(modules.error());

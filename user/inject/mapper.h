@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "inject/mapper_payload.h"
+#include "inject/target_lock.h"
 #include "util/clock.h"
 #include "util/result.h"
 
@@ -17,7 +18,7 @@ namespace speedbump::inject {
 // and all descriptors with it; either all mappings are there or none. `files`: descriptors of ours
 // that they are of. kPermission, kUnsupported and kTimeout as of inject(); EEXIST as errno: an
 // address was taken meanwhile.
-Result<void> map_memory(pid_t pid, const std::vector<MapOrder>& orders,
+Result<void> map_memory(const Turn& turn, const std::vector<MapOrder>& orders,
                         const int (&files)[kMappedFiles], Clock::time_point deadline);
 
 } // namespace speedbump::inject

@@ -6,7 +6,9 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string>
 
+#include "inject/target_lock.h"
 #include "util/clock.h"
 #include "util/result.h"
 
@@ -21,13 +23,22 @@ struct CodeChange {
     uint64_t address = 0;
     std::array<unsigned char, kChangedBytes> before{};
     std::array<unsigned char, kChangedBytes> after{};
+    // All that gives way, as it has to be there, or else nothing is changed; it begins with
+    // `before`. Empty: that alone.
+    std::basic_string<unsigned char> whole{};
     // The instructions that give way. Threads that stand behind the beginning of the first are
     // moved first: to the same place of a copy, `moved`, that does the same and then goes on behind
     // them. 0: none can stand there.
     uint32_t length = 0;
     std::array<uint64_t, kLongestChanged> moved{}; // by distance from the address
     // The answer.
-    enum class Outcome { kNotTried, kDone, kOtherCode, kRefused } outcome = Outcome::kNotTried;
+    enum class Outcome {
+        kNotTried,
+        kDone,
+        kOtherCode, // it is not what it was before, nor what it is to be
+        kNoCode,    // nothing is mapped there any more
+        kRefused,
+    } outcome = Outcome::kNotTried;
     int error_number = 0; // of kRefused
 };
 
@@ -50,8 +61,9 @@ struct Quiet {
 // page, so that whoever dies meanwhile leaves all of it or nothing. kNotFound: the witness is not
 // there, or the process is gone; kTimeout: they could not all be stopped, with why; then nothing
 // was changed.
-// `quiet`, where given, is looked at after the changes.
-Result<void> change_code(pid_t pid, const Witness& witness, std::span<CodeChange> changes,
+// `quiet`, where given, is looked at after the changes. Program counters may have been moved also
+// where no change was made: `moved` is to stay until it is quiet, whatever the answer is.
+Result<void> change_code(const Turn& turn, const Witness& witness, std::span<CodeChange> changes,
                          Quiet* quiet, Clock::time_point deadline);
 
 } // namespace speedbump::inject

@@ -7,9 +7,9 @@
 
 namespace speedbump::inject {
 
-Result<void> change_code(pid_t pid, const Witness&, std::span<CodeChange>, Quiet*,
+Result<void> change_code(const Turn& turn, const Witness&, std::span<CodeChange>, Quiet*,
                          Clock::time_point) {
-    return can_change_code(pid);
+    return can_change_code(turn.pid());
 }
 
 // map_memory() refuses before it comes here.

@@ -20,8 +20,8 @@
 #include <utility>
 #include <vector>
 
-#include "inject/address_space.h"
 #include "inject/blocking_call.h"
+#include "inject/held_threads_x86_64.h"
 #include "inject/hold.h"
 #include "inject/process_state.h"
 #include "inject/stopped.h"
@@ -47,21 +47,6 @@ constexpr milliseconds kBetweenAttempts{2};
 constexpr milliseconds kLongestForCalls{200};
 constexpr int kRunsLonger = 9;
 constexpr milliseconds kToStand{50}; // for one that wants no CPU
-constexpr uint64_t kMaxStackScan = 16 << 20;
-constexpr size_t kMaxStacks = 16; // of one thread: who has more is up to something
-// cs, gs, fs and ss as the kernel stores them in a 64-bit signal frame, and where in words from its
-// beginning, the restorer's address, on they, the program counter and the stack pointer lie.
-constexpr uint64_t kFrameSelectors = 0x002b000000000033ULL;
-constexpr size_t kSelectorsIndex = 24;
-constexpr size_t kCounterIndex = 22;
-constexpr size_t kPointerIndex = 21;
-
-struct HeldThread {
-    pid_t tid = 0;
-    user_regs_struct regs{};
-    // Registers with which an interrupted call goes on; nothing: the kernel sees to it.
-    std::optional<user_regs_struct> released;
-};
 
 // All threads of a process, held by the thread that this runs on.
 class HeldProcess {
@@ -258,133 +243,55 @@ Result<HeldProcess::Held> HeldProcess::hold(std::chrono::nanoseconds budget) {
     }
 }
 
-// A process that has the same memory, which nobody holds: a child of vfork() or clone().
-std::optional<pid_t> sharer_of(pid_t pid) {
+// A process that has the same memory, which nobody holds: a child of vfork() or clone(). By a held
+// thread: a leader that has ended has no memory, as kernel threads have none.
+std::optional<pid_t> sharer_of(pid_t pid, pid_t held) {
     const std::vector<pid_t> all = list_pids();
     if (all.empty()) return pid; // nobody knows
     for (const pid_t other : all) {
         if (other == pid) continue;
-        const long same = syscall(SYS_kcmp, pid, other, KCMP_VM, 0, 0);
+        const long same = syscall(SYS_kcmp, held, other, KCMP_VM, 0, 0);
         if (same == 0 || (same < 0 && errno == ENOSYS)) return other;
     }
     return std::nullopt;
 }
 
-// What lies on the stacks that a thread stands on: the one of its stack pointer, and where signal
-// frames are found, those of the code that was interrupted.
-class Stacks {
-  public:
-    explicit Stacks(pid_t pid) : memory_(pid), space_(pid) {}
+using Bytes = std::basic_string_view<unsigned char>;
 
-    // `visit` is called with each stack's words, and where they lie; false ends it, as do
-    // too many stacks.
-    template <typename Visit>
-    bool visit(uint64_t stack_pointer, Visit&& visit_words) const {
-        std::vector<uint64_t> starts = {stack_pointer};
-        std::map<uint64_t, uint64_t> seen; // by the end of a mapping: from where on
-        for (size_t parts = 0; !starts.empty();) {
-            const uint64_t start = starts.back() & ~uint64_t{7};
-            starts.pop_back();
-            uint64_t end = space_.stack_end(start);
-            // An alternate stack may lie above the one that was interrupted, in the same mapping.
-            if (const auto [known, is_new] = seen.try_emplace(end, start); !is_new) {
-                if (start >= known->second) continue;
-                end = std::exchange(known->second, start);
-            }
-            if (++parts > kMaxStacks) return false;
-            std::vector<uint64_t> words(std::min(end - start, kMaxStackScan) / 8);
-            words.resize(memory_.read_some(start, words.data(), words.size() * 8) / 8);
-            if (!visit_words(start, words)) return false;
-            for (size_t i = kSelectorsIndex; i < words.size(); ++i)
-                if (words[i] == kFrameSelectors)
-                    starts.push_back(words[i - kSelectorsIndex + kPointerIndex]);
-        }
-        return true;
-    }
-
-  private:
-    process::RemoteMemory memory_;
-    AddressSpace space_;
-};
-
-// Moves program counters that lie in ranges which change.
-class Mover {
-  public:
-    Mover(pid_t pid, std::span<const CodeChange> changes, int memory_file)
-        : stacks_(pid), memory_file_(memory_file) {
-        for (const CodeChange& change : changes)
-            if (change.length != 0) by_address_[change.address] = &change;
-    }
-
-    // False: one can't be moved.
-    bool move(HeldThread& thread) {
-        if (by_address_.empty()) return true;
-        const Place place = place_of(thread.regs.rip);
-        if (place.is_inside) {
-            if (place.moved == 0) return false;
-            thread.regs.rip = place.moved;
-            if (ptrace(PTRACE_SETREGS, thread.tid, nullptr, &thread.regs) != 0 && errno != ESRCH)
-                return false;
-        }
-        return stacks_.visit(thread.regs.rsp, [this](uint64_t start, const auto& words) {
-            return move_frames(start, words);
-        });
-    }
-
-  private:
-    struct Place {
-        bool is_inside = false;
-        uint64_t moved = 0;
-    };
-    Place place_of(uint64_t counter) const {
-        auto next = by_address_.lower_bound(counter);
-        if (next == by_address_.begin()) return {};
-        const CodeChange& change = *std::prev(next)->second;
-        const uint64_t offset = counter - change.address; // not 0
-        if (offset >= std::min<size_t>(change.length, kLongestChanged)) return {};
-        return {true, change.moved[offset]};
-    }
-
-    bool move_frames(uint64_t start, const std::vector<uint64_t>& words) const {
-        for (size_t i = kSelectorsIndex; i < words.size(); ++i) {
-            if (words[i] != kFrameSelectors) continue;
-            const size_t index = i - kSelectorsIndex + kCounterIndex;
-            const Place place = place_of(words[index]);
-            if (!place.is_inside) continue;
-            const auto at = static_cast<off_t>(start + index * 8);
-            if (place.moved == 0 || pwrite(memory_file_, &place.moved, 8, at) != 8) return false;
-        }
-        return true;
-    }
-
-    Stacks stacks_;
-    int memory_file_;
-    std::map<uint64_t, const CodeChange*> by_address_;
-};
-
-bool is_quiet(const Stacks& stacks, const Quiet& range, const HeldThread& thread) {
-    const auto is_inside = [&](uint64_t word) { return word >= range.begin && word < range.end; };
-    return !is_inside(thread.regs.rip) &&
-           stacks.visit(thread.regs.rsp, [&](uint64_t, const auto& words) {
-               return std::none_of(words.begin(), words.end(), is_inside);
-           });
+Bytes bytes_of(const std::array<unsigned char, kChangedBytes>& bytes) {
+    return {bytes.data(), bytes.size()};
 }
 
-std::string_view text_of(const std::array<unsigned char, kChangedBytes>& bytes) {
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+// Of the first bytes of a change: those that it leaves alone.
+size_t left_alone(const CodeChange& change) {
+    return change.before[0] == change.after[0] ? 1 : 0;
+}
+
+// Whether the code is what it was before. Else the answer is there.
+bool is_to_be_changed(int memory_file, CodeChange& change) {
+    constexpr unsigned char kBreakpoint = 0xcc;
+    change.outcome = Outcome::kNotTried;
+    const size_t same = left_alone(change);
+    const Bytes before = change.whole.empty() ? bytes_of(change.before) : Bytes(change.whole);
+    const Bytes after = bytes_of(change.after).substr(same);
+    std::basic_string<unsigned char> there(before.size(), '\0');
+    const auto at = static_cast<off_t>(change.address);
+    if (pread(memory_file, there.data(), there.size(), at) != static_cast<ssize_t>(there.size()))
+        change.outcome = Outcome::kNoCode;
+    else if (same != 0 && there[0] != before[0] && there[0] != kBreakpoint)
+        change.outcome = Outcome::kOtherCode;
+    else if (Bytes(there).substr(same) != before.substr(same))
+        change.outcome =
+            Bytes(there).substr(same, after.size()) == after ? Outcome::kDone : Outcome::kOtherCode;
+    return change.outcome == Outcome::kNotTried;
 }
 
 void make_change(int memory_file, CodeChange& change) {
-    const size_t same = change.before[0] == change.after[0] ? 1 : 0;
-    const std::string_view before = text_of(change.before).substr(same);
-    const std::string_view after = text_of(change.after).substr(same);
+    const size_t same = left_alone(change);
+    const Bytes after = bytes_of(change.after).substr(same);
     const auto at = static_cast<off_t>(change.address + same);
     const auto size = static_cast<ssize_t>(after.size());
-    std::string there(after.size(), '\0');
-    if (pread(memory_file, there.data(), there.size(), at) != size || there != before) {
-        change.outcome = there == after ? Outcome::kDone : Outcome::kOtherCode;
-        return;
-    }
+    std::basic_string<unsigned char> there(after.size(), '\0');
     if (pwrite(memory_file, after.data(), after.size(), at) == size &&
         pread(memory_file, there.data(), there.size(), at) == size && there == after) {
         change.outcome = Outcome::kDone;
@@ -426,17 +333,11 @@ class Attempt {
                 static_cast<ssize_t>(there.size()) ||
             there != witness_.bytes)
             return gone();
-        if (const auto sharer = sharer_of(pid_)) {
+        if (const auto sharer = sharer_of(pid_, held.threads().front().tid)) {
             doubt_ = fmt::format("process {} has the same memory", *sharer);
             return false;
         }
-        Mover mover(pid_, changes_, memory.get());
-        for (HeldThread& thread : held.threads()) {
-            if (mover.move(thread)) continue;
-            doubt_ = fmt::format("thread {} stands where code is to be changed", thread.tid);
-            return false;
-        }
-        for (CodeChange& change : changes_) make_change(memory.get(), change);
+        if (!make_changes(held, memory.get())) return false;
         if (quiet_ == nullptr) return true;
         const Stacks stacks(pid_);
         quiet_->is_quiet =
@@ -451,6 +352,24 @@ class Attempt {
   private:
     Error gone() const { return errno_error(fmt::format("process {}", pid_), ESRCH); }
 
+    bool make_changes(HeldProcess& held, int memory_file) {
+        std::vector<CodeChange*> wanted;
+        for (CodeChange& change : changes_)
+            if (is_to_be_changed(memory_file, change)) wanted.push_back(&change);
+        Mover mover(pid_, wanted, memory_file);
+        for (HeldThread& thread : held.threads()) {
+            if (mover.look_at(thread)) continue;
+            doubt_ = fmt::format("thread {} stands where code is to be changed", thread.tid);
+            return false;
+        }
+        if (!mover.move()) {
+            doubt_ = "a program counter could not be moved";
+            return false;
+        }
+        for (CodeChange* change : wanted) make_change(memory_file, *change);
+        return true;
+    }
+
     pid_t pid_;
     int pid_fd_;
     const Witness& witness_;
@@ -464,14 +383,13 @@ class Attempt {
 
 } // namespace
 
-Result<void> change_code(pid_t pid, const Witness& witness, std::span<CodeChange> changes,
+Result<void> change_code(const Turn& turn, const Witness& witness, std::span<CodeChange> changes,
                          Quiet* quiet, Clock::time_point deadline) {
-    const Fd pid_fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-    if (!pid_fd.valid()) return errno_error(fmt::format("process {}", pid), errno);
+    const pid_t pid = turn.pid();
     WaitWatch waits(pid);
     CallsInTheWay calls;
     for (milliseconds budget = kFirstAttempt;;) {
-        Attempt attempt(pid, pid_fd.get(), witness, changes, quiet, waits, calls);
+        Attempt attempt(pid, turn.pid_fd().get(), witness, changes, quiet, waits, calls);
         Result<bool> done = false;
         on_tracer_thread([&] { done = attempt.run(budget); });
         if (!done) return std::move(done).error();

@@ -4,7 +4,9 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
@@ -102,6 +104,30 @@ Result<Fd> lock_target(pid_t pid, const Fd& pid_fd,
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     return std::move(*file);
+}
+
+Result<Turn> Turn::of(pid_t pid) {
+    Fd pid_fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    if (!pid_fd.valid()) return errno_error(fmt::format("process {}", pid), errno);
+    return Turn(pid, std::move(pid_fd));
+}
+
+Result<Turn> Turn::take(pid_t pid, Clock::time_point deadline) {
+    Result<Turn> turn = of(pid);
+    if (!turn) return turn;
+    Result<Fd> lock = lock_target(pid, turn->pid_fd_, deadline);
+    if (!lock) return std::move(lock).error();
+    turn->lock_ = std::move(*lock);
+    return turn;
+}
+
+Result<Turn> Turn::take_back(pid_t pid, Clock::time_point deadline) {
+    Result<Turn> turn = of(pid);
+    if (!turn) return turn;
+    Result<Fd> lock = lock_target(pid, turn->pid_fd_, deadline);
+    if (!lock && lock.error().kind == ErrorKind::kTimeout) return std::move(lock).error();
+    if (lock) turn->lock_ = std::move(*lock);
+    return turn;
 }
 
 } // namespace speedbump::inject

@@ -4,7 +4,9 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <utility>
 
+#include "util/clock.h"
 #include "util/fd.h"
 #include "util/result.h"
 
@@ -15,5 +17,27 @@ namespace speedbump::inject {
 // so nobody else can hold it, and which ones depends on the process alone, not on the /proc through
 // which it is seen. `pid_fd` is the process's. kTimeout: another attach is under way.
 Result<Fd> lock_target(pid_t pid, const Fd& pid_fd, std::chrono::steady_clock::time_point deadline);
+
+// One's turn to change a process, by that lock: a session that stops its threads finds nobody
+// else's tracer there, and what it has looked at stays until it has changed it.
+class Turn {
+  public:
+    // ESRCH as errno: it is gone; else as lock_target().
+    static Result<Turn> take(pid_t pid, Clock::time_point deadline);
+    // To take out what was put in. That can't wait until there is a place for the lock again, as
+    // after the user's logout: then it is done without.
+    static Result<Turn> take_back(pid_t pid, Clock::time_point deadline);
+
+    pid_t pid() const { return pid_; }
+    const Fd& pid_fd() const { return pid_fd_; }
+
+  private:
+    Turn(pid_t pid, Fd pid_fd) : pid_(pid), pid_fd_(std::move(pid_fd)) {}
+    static Result<Turn> of(pid_t pid);
+
+    pid_t pid_;
+    Fd pid_fd_;
+    Fd lock_;
+};
 
 } // namespace speedbump::inject

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "util/fd.h"
 #include "util/result.h"
 
 namespace speedbump {
@@ -24,19 +25,23 @@ class Heir {
         return start_with(
             name, kept, [](void* argument) { (*static_cast<Work*>(argument))(); }, &work);
     }
-    Heir(Heir&& other) noexcept : pid_(std::exchange(other.pid_, -1)) {}
+    Heir(Heir&& other) noexcept
+        : pid_(std::exchange(other.pid_, -1)), begin_(std::move(other.begin_)) {}
     Heir& operator=(Heir&&) = delete;
     // Dismisses it; what is left is the caller's to have dealt with.
     ~Heir();
+    // Has it begin now, and go on when this program has ended: it is not dismissed any more.
+    void begin();
 
     pid_t pid() const { return pid_; }
 
   private:
-    explicit Heir(pid_t pid) : pid_(pid) {}
+    Heir(pid_t pid, Fd begin) : pid_(pid), begin_(std::move(begin)) {}
     static Result<Heir> start_with(const char* name, std::initializer_list<int> kept,
                                    void (*work)(void*), void* argument);
 
     pid_t pid_ = -1;
+    Fd begin_; // an event counter that it waits for
 };
 
 } // namespace speedbump

@@ -89,6 +89,8 @@ Result<Site> find_site(pid_t pid, int file, const std::vector<Span>& code, const
     Site site;
     site.probe = probe;
     site.address = place->start + (offset - place->offset);
+    site.device = place->device;
+    site.inode = place->inode;
     unsigned char there[elf::kLongestRange] = {};
     unsigned char expected[elf::kRangeSight] = {};
     const size_t size = process::RemoteMemory(pid).read_some(site.address, there, sizeof there);
@@ -124,10 +126,11 @@ Result<std::vector<Site>> find_sites(pid_t pid, const FileProbes& probes,
 
 // --- memory in the process
 
-Result<std::shared_ptr<Batch>> Batch::prepare(pid_t pid, std::vector<Site> sites,
+Result<std::shared_ptr<Batch>> Batch::prepare(const inject::Turn& turn, std::vector<Site> sites,
                                               const Table& table,
                                               const std::vector<process::AddressRanges>& callers,
                                               Ledger& ledger, std::vector<RefusedProbe>& refused) {
+    const pid_t pid = turn.pid();
     if (auto reason = inject::obstacle(pid)) return std::move(*reason);
     const auto clock = clock_of(pid, table.clock_source());
     if (!clock) return clock.error();
@@ -148,7 +151,8 @@ Result<std::shared_ptr<Batch>> Batch::prepare(pid_t pid, std::vector<Site> sites
     const auto opened = process::open_memory(pid);
     if (!opened) return opened.error();
     const Fd& memory = *opened;
-    if (auto mapped = batch->map(table, tables, ledger); !mapped) return std::move(mapped).error();
+    if (auto mapped = batch->map(turn, table, tables, ledger); !mapped)
+        return std::move(mapped).error();
     std::vector<Site> reachable;
     size_t slot = 0;
     for (Site& site : batch->sites_) {
@@ -164,13 +168,14 @@ Result<std::shared_ptr<Batch>> Batch::prepare(pid_t pid, std::vector<Site> sites
     }
     batch->sites_ = std::move(reachable);
     batch->is_forgotten_.resize(batch->sites_.size());
+    batch->is_refused_.resize(batch->sites_.size());
     auto filled = batch->fill(memory);
     for (size_t i = 0; i < callers.size() && filled; ++i)
-        filled = batch->set_callers(pid, i, callers[i]);
+        filled = batch->set_callers(turn, i, callers[i]);
     if (filled) return batch;
     char byte = 0;
     if (pread(memory.get(), &byte, 1, static_cast<off_t>(batch->layout_.code)) == 1)
-        (void)batch->unmap(pid); // else it lies there and does nothing
+        (void)batch->unmap(turn); // else it lies there and does nothing
     batch->forget(ledger);
     return std::move(filled).error();
 }
@@ -180,7 +185,8 @@ Batch::~Batch() {
         munmap(const_cast<std::byte*>(counts_), layout_.common - layout_.counts);
 }
 
-Result<void> Batch::map(const Table& table, const CallerTables& callers, Ledger& ledger) {
+Result<void> Batch::map(const inject::Turn& turn, const Table& table, const CallerTables& callers,
+                        Ledger& ledger) {
     const auto [low, high] =
         std::minmax_element(sites_.begin(), sites_.end(),
                             [](const Site& a, const Site& b) { return a.address < b.address; });
@@ -213,7 +219,7 @@ Result<void> Batch::map(const Table& table, const CallerTables& callers, Ledger&
         if (!noted) return std::move(noted).error();
         place_ = *noted;
         auto mapped =
-            inject::map_memory(pid_, orders, {table.fd(), counts_fd_.get(), table.common_fd()},
+            inject::map_memory(turn, orders, {table.fd(), counts_fd_.get(), table.common_fd()},
                                Clock::now() + kMapTimeout);
         if (mapped) {
             ledger.set_mapped(*place_);
@@ -250,8 +256,9 @@ Result<void> Batch::fill(const Fd& memory) {
     return {};
 }
 
-Result<void> Batch::set_callers(pid_t pid, size_t table,
+Result<void> Batch::set_callers(const inject::Turn& turn, size_t table,
                                 const process::AddressRanges& ranges) const {
+    const pid_t pid = turn.pid();
     const uint32_t capacity = layout_.tables.capacity;
     if (ranges.size() > capacity)
         return make_error(ErrorKind::kUnsupported,
@@ -290,17 +297,27 @@ Result<void> Batch::set_callers(pid_t pid, size_t table,
 
 // --- jumps
 
+Entry Batch::entry_of(const Site& site) const {
+    Entry entry;
+    entry.region = layout_.code;
+    entry.identity = identity_;
+    entry.site = site.address;
+    entry.device = site.device;
+    entry.inode = site.inode;
+    entry.jump = site.trampoline.jump;
+    std::copy_n(site.code.begin(), entry.before.size(), entry.before.begin());
+    return entry;
+}
+
 std::vector<Entry> Batch::entries() const {
     std::vector<Entry> all;
-    for (const Site& site : sites_) {
-        Entry entry{layout_.code, identity_, site.address, {}, site.trampoline.jump};
-        std::copy_n(site.code.begin(), entry.before.size(), entry.before.begin());
-        all.push_back(entry);
-    }
+    for (size_t i = 0; i < sites_.size(); ++i)
+        if (!is_refused_[i]) all.push_back(entry_of(sites_[i]));
     return all;
 }
 
-Result<void> Batch::put_in(Ledger& ledger, std::vector<RefusedProbe>& refused) {
+Result<void> Batch::put_in(const inject::Turn& turn, Ledger& ledger,
+                           std::vector<RefusedProbe>& refused) {
     const std::vector<Entry> listed = entries();
     auto first = ledger.add(listed);
     if (!first) return std::move(first).error();
@@ -310,20 +327,24 @@ Result<void> Batch::put_in(Ledger& ledger, std::vector<RefusedProbe>& refused) {
         const Site& site = sites_[i];
         inject::CodeChange change{
             .address = site.address, .before = listed[i].before, .after = listed[i].jump};
+        change.whole = site.code.substr(0, site.range.length);
         change.length = site.range.length;
         for (size_t k = 0; k < site.range.places.size(); ++k)
             change.moved[site.range.places[k]] = site.trampoline.copy + site.trampoline.places[k];
         changes.push_back(change);
     }
-    auto changed = inject::change_code(pid_, {layout_.code, identity_}, changes, nullptr,
+    auto changed = inject::change_code(turn, {layout_.code, identity_}, changes, nullptr,
                                        Clock::now() + kChangeTimeout);
     if (!changed) return changed;
     for (size_t i = 0; i < changes.size(); ++i) {
         if (changes[i].outcome == Outcome::kDone) continue;
+        const bool is_refused = changes[i].outcome == Outcome::kRefused;
         refused.push_back({sites_[i].probe, changes[i].error_number,
-                           changes[i].outcome == Outcome::kOtherCode
-                               ? "its code has changed meanwhile: somebody else is at it"
-                               : "its code can't be written to"});
+                           is_refused ? "its code can't be written to"
+                                      : "its code has changed meanwhile: somebody else is at it"});
+        if (is_refused) continue; // what is there now is not known
+        is_refused_[i] = true;
+        ledger.strike(*listed_ + i);
     }
     return {};
 }

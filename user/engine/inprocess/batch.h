@@ -26,6 +26,7 @@ namespace speedbump::engine::inprocess {
 struct Site {
     Probe probe;
     uint64_t address = 0;
+    uint64_t device = 0, inode = 0;        // what is mapped there (Span)
     std::basic_string<unsigned char> code; // of the file, from the site on
     elf::Range range;                      // the instructions that a jump takes the place of
     Filter filter;
@@ -45,7 +46,7 @@ class Batch {
     // Maps the memory and fills it; no jump is in place yet. Sites that can't be reached are taken
     // out and added to `refused`. `callers`: the tables that their filters name.
     static Result<std::shared_ptr<Batch>> prepare(
-        pid_t pid, std::vector<Site> sites, const Table& table,
+        const inject::Turn& turn, std::vector<Site> sites, const Table& table,
         const std::vector<process::AddressRanges>& callers, Ledger& ledger,
         std::vector<RefusedProbe>& refused);
     ~Batch();
@@ -53,7 +54,9 @@ class Batch {
     Batch& operator=(const Batch&) = delete;
 
     // Puts the jumps in place, at once, once they are listed in the ledger.
-    Result<void> put_in(Ledger& ledger, std::vector<RefusedProbe>& refused);
+    // On an error none is, but threads may stand in the memory that they were to lead to.
+    Result<void> put_in(const inject::Turn& turn, Ledger& ledger,
+                        std::vector<RefusedProbe>& refused);
     // Forgets them, once no process has them any more.
     void forget(Ledger& ledger);
 
@@ -64,16 +67,18 @@ class Batch {
     bool has_clock_of(pid_t pid) const;
     // Whether a probe's jump is in place in such a process. One may have forked before.
     bool has_jump(pid_t pid, const Probe& probe) const;
+    // Those that may be in place.
     std::vector<Entry> entries() const;
     // Replaces a table of callers in a process that has this memory, while calls look it up there.
     // kUnsupported: there is no room for so many.
-    Result<void> set_callers(pid_t pid, size_t table, const process::AddressRanges& ranges) const;
+    Result<void> set_callers(const inject::Turn& turn, size_t table,
+                             const process::AddressRanges& ranges) const;
     // Of the process, or, as process 0, of its children.
     void add_counts(std::vector<Counts>& to, const Ticks& ticks) const;
     void forget_counts(uint32_t target);
 
     // Unmaps the memory, where no thread can come there any more.
-    Result<void> unmap(pid_t pid) const { return inprocess::unmap(pid, place()); }
+    Result<void> unmap(const inject::Turn& turn) const { return inprocess::unmap(turn, place()); }
     inject::Quiet range() const { return {layout_.code, layout_.settings, false}; }
 
     pid_t pid() const { return pid_; }
@@ -85,7 +90,9 @@ class Batch {
     template <typename T>
     const T* counted(uint64_t address) const;
     Batch() = default;
-    Result<void> map(const Table& table, const CallerTables& callers, Ledger& ledger);
+    Result<void> map(const inject::Turn& turn, const Table& table, const CallerTables& callers,
+                     Ledger& ledger);
+    Entry entry_of(const Site& site) const;
     Place place() const {
         return {pid_, false, layout_.code, layout_.settings, layout_.end, identity_};
     }
@@ -99,6 +106,7 @@ class Batch {
     Fd counts_fd_;
     const std::byte* counts_ = nullptr;
     std::vector<bool> is_forgotten_; // by site: the process's own counts
+    std::vector<bool> is_refused_;   // by site: its jump was not put in place
     std::optional<size_t> listed_;   // in the ledger
     std::optional<size_t> place_;    // there
 };

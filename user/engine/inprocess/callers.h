@@ -36,7 +36,7 @@ class Callers {
     // The same tables in a child that has forked with them.
     void watch_child(pid_t pid, const std::shared_ptr<Batch>& batch);
 
-    // Looks at all processes, and forgets those that have ended.
+    // Looks at all processes, and forgets those that have ended. Not while a batch is taken out.
     void refresh();
 
   private:

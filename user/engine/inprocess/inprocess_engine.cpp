@@ -24,7 +24,9 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::string_view kTsc = "tsc"; // SPEEDBUMP_WITHOUT=tsc
-constexpr milliseconds kTakeOutTimeout{10000};
+constexpr milliseconds kTurnTimeout{10000}, kTakeOutTimeout{10000};
+// What was in vain once is tried again with less patience, as the session waits for it.
+constexpr milliseconds kRetryTimeout{500}, kFirstRetry{1000}, kLastRetry{60000};
 constexpr auto kHeirTime = std::chrono::seconds(60);
 constexpr auto kMappingTime = std::chrono::seconds(5);
 constexpr milliseconds kBetweenRounds{50};
@@ -33,6 +35,17 @@ constexpr milliseconds kBetweenRounds{50};
 constexpr milliseconds kClockPeriod{1000};
 // Between looks for threads in memory that is to be unmapped, each of which stops them all.
 constexpr milliseconds kFirstPause{5}, kLastPause{640};
+
+bool take_all_out_of(pid_t pid, const std::vector<Entry>& entries) {
+    const auto turn = inject::Turn::take_back(pid, Clock::now() + kTurnTimeout);
+    if (!turn) return turn.error().error_number == ESRCH;
+    return take_out(*turn, entries, Clock::now() + kTakeOutTimeout).has_value();
+}
+
+bool clear_all_away(pid_t pid, ino_t table, const std::vector<Place>& places) {
+    const auto turn = inject::Turn::take_back(pid, Clock::now() + kTurnTimeout);
+    return turn ? clear_away(*turn, table, places) : turn.error().error_number == ESRCH;
+}
 
 // What the heir does: this program is gone, its delays have ended with it. First of all the code is
 // as it was again, then the memory goes that it led to.
@@ -43,16 +56,19 @@ void take_all_out(const Ledger& ledger, ino_t table) {
         const std::vector<Place> places = ledger.places();
         const std::vector<pid_t> having = processes_with(table);
         is_done = having.empty(); // what they have forked meanwhile has them, too
-        for (const pid_t pid : having)
-            if (!take_out(pid, entries, Clock::now() + kTakeOutTimeout)) is_done = false;
         std::set<pid_t> pids(having.begin(), having.end());
         for (const Place& place : places) {
             // A thread of that process may be at it just now, or at taking it away.
             pids.insert(place.pid);
             is_done = is_done && (place.is_mapped || Clock::now() > begin + kMappingTime);
         }
+        for (const pid_t pid : having)
+            if (!take_all_out_of(pid, entries)) {
+                is_done = false;
+                pids.erase(pid); // its jumps lead to that memory
+            }
         for (const pid_t pid : pids)
-            if (!clear_away(pid, table, places)) is_done = false;
+            if (!clear_all_away(pid, table, places)) is_done = false;
         if (!is_done) std::this_thread::sleep_for(kBetweenRounds);
     }
 }
@@ -108,7 +124,10 @@ Result<std::unique_ptr<InprocessEngine>> InprocessEngine::create(uint32_t column
     return engine;
 }
 
-InprocessEngine::~InprocessEngine() = default;
+// What is left is the heir's from here on.
+InprocessEngine::~InprocessEngine() {
+    if (heir_ && !left_.empty()) heir_->begin();
+}
 
 void InprocessEngine::follow_children(bool follow) {
     __atomic_store_n(&table_->settings().follow, follow ? 1u : 0u, __ATOMIC_RELEASE);
@@ -165,8 +184,12 @@ Result<void> InprocessEngine::configure(uint32_t target, const TargetSettings& s
 void InprocessEngine::handle_events() {
     if (Clock::now() < clock_due_) return;
     table_->set_clock();
-    callers_->refresh();
     clock_due_ = Clock::now() + kClockPeriod;
+    // Not while memory that it writes to is taken out; that may last.
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) return;
+    callers_->refresh();
+    try_again();
 }
 
 Clock::duration InprocessEngine::until_next() const {
@@ -186,11 +209,6 @@ Result<uint32_t> InprocessEngine::member_of(pid_t pid, uint64_t& roots) {
     return process->tgid;
 }
 
-std::vector<std::shared_ptr<Batch>> InprocessEngine::batches() const {
-    const std::lock_guard lock(mutex_);
-    return batches_;
-}
-
 Result<Attached> InprocessEngine::attach(const FileProbes& probes, std::optional<pid_t> only,
                                          std::vector<RefusedProbe>& refused) {
     if (!only)
@@ -203,50 +221,63 @@ Result<Attached> InprocessEngine::attach(const FileProbes& probes, std::optional
     std::copy_if(probes.probes.begin(), probes.probes.end(), std::back_inserter(wanted),
                  [&](const Probe& probe) { return (root_masks_[probe.target] & roots) != 0; });
     if (wanted.empty()) return Attached();
-    auto jumps = std::make_unique<Jumps>(*only);
+    return attach_to(*tgid, probes, std::move(wanted), *only, refused);
+}
+
+Result<Attached> InprocessEngine::attach_to(uint32_t tgid, const FileProbes& probes,
+                                            std::vector<Probe> wanted, pid_t pid,
+                                            std::vector<RefusedProbe>& refused) {
+    const std::lock_guard lock(mutex_);
+    auto jumps = std::make_unique<Jumps>(pid);
     // What has forked from a process with jumps has them already.
-    for (const auto& batch : batches()) {
-        if (!batch->is_in(*only)) continue;
-        if (!batch->has_clock_of(*only)) {
-            const std::lock_guard lock(mutex_);
-            take_out_of(*only, *batch); // it gets its own
+    std::vector<std::shared_ptr<Batch>> of_other_clock;
+    for (const auto& batch : batches_) {
+        if (!batch->is_in(pid)) continue;
+        if (!batch->has_clock_of(pid)) {
+            of_other_clock.push_back(batch);
             continue;
         }
-        const auto has = [&](const Probe& probe) { return batch->has_jump(*only, probe); };
+        const auto has = [&](const Probe& probe) { return batch->has_jump(pid, probe); };
         if (std::erase_if(wanted, has) == 0) continue;
+        std::erase_if(left_, [&](const Left& one) { return one.what == Having(pid, batch); });
         jumps->add(batch);
-        callers_->watch_child(*only, batch);
+        callers_->watch_child(pid, batch);
     }
-    if (wanted.empty()) return Attached(std::move(jumps));
-    auto sites = find_sites(*only, {probes.file, wanted, probes.set}, refused);
+    if (wanted.empty() && of_other_clock.empty()) return Attached(std::move(jumps));
+    const auto turn = inject::Turn::take(pid, Clock::now() + kTurnTimeout);
+    if (!turn) return turn.error();
+    for (const auto& batch : of_other_clock) // it gets its own
+        if (take_out_of(*turn, *batch, kTakeOutTimeout) != Rest::kNothing) keep_trying(pid, batch);
+    auto sites = find_sites(pid, {probes.file, wanted, probes.set}, refused);
     if (!sites) return std::move(sites).error();
-    auto callers = callers_->choose(*only, *sites, refused);
+    auto callers = callers_->choose(pid, *sites, refused);
     if (!callers) return std::move(callers).error();
     for (Site& site : *sites)
         site.filter.is_asked =
             site.filter.callers || table_->targets()[site.probe.target].thread != 0;
     if (sites->empty()) return Attached(std::move(jumps));
     auto batch =
-        Batch::prepare(*only, std::move(*sites), *table_, callers->ranges, *ledger_, refused);
+        Batch::prepare(*turn, std::move(*sites), *table_, callers->ranges, *ledger_, refused);
     if (!batch) return std::move(batch).error();
-    (*batch)->tgid = *tgid;
-    if (auto done = put_in(*batch, refused); !done) return std::move(done).error();
-    callers_->watch(*only, *batch, std::move(*callers));
+    (*batch)->tgid = tgid;
+    if (auto done = put_in(*turn, *batch, refused); !done) return std::move(done).error();
+    callers_->watch(pid, *batch, std::move(*callers));
     jumps->add(std::move(*batch));
     return Attached(std::move(jumps));
 }
 
-Result<void> InprocessEngine::put_in(const std::shared_ptr<Batch>& batch,
+Result<void> InprocessEngine::put_in(const inject::Turn& turn, const std::shared_ptr<Batch>& batch,
                                      std::vector<RefusedProbe>& refused) {
-    const std::lock_guard lock(mutex_);
-    auto done = batch->put_in(*ledger_, refused);
+    auto done = batch->put_in(turn, *ledger_, refused);
     if (done) {
         batches_.push_back(batch);
         return done;
     }
-    batch->forget(*ledger_);
-    // No jump leads there, and none has. Where it can't be unmapped it lies there and does nothing.
-    if (done.error().kind != ErrorKind::kNotFound) (void)batch->unmap(batch->pid());
+    // No jump leads there, but a thread may stand there already.
+    if (take_out_of(turn, *batch, kRetryTimeout) == Rest::kNothing)
+        batch->forget(*ledger_);
+    else
+        keep_trying(turn.pid(), batch);
     return done;
 }
 
@@ -257,33 +288,52 @@ std::vector<Attached> InprocessEngine::attach_each(const FileProbes&,
 
 void InprocessEngine::release(std::vector<Attached> attachments) {
     const std::lock_guard lock(mutex_);
-    std::vector<std::pair<pid_t, std::shared_ptr<Batch>>> released;
+    std::vector<Having> released;
     for (const Attached& one : attachments) {
         const auto* jumps = dynamic_cast<const Jumps*>(one.get());
         if (jumps == nullptr) continue;
         for (const auto& batch : jumps->batches()) released.emplace_back(jumps->pid(), batch);
     }
     attachments.clear();
-    std::vector<std::pair<pid_t, std::shared_ptr<Batch>>> left; // with memory that is in use
-    const auto is_over = [this](const auto& one) { return take_out_of(one.first, *one.second); };
-    std::copy_if(released.begin(), released.end(), std::back_inserter(left), std::not_fn(is_over));
-    // Children that were never heard of have them, too.
-    const bool is_last = std::any_of(released.begin(), released.end(),
-                                     [](const auto& one) { return one.second->users == 0; });
-    if (is_last)
-        for (const pid_t pid : processes_with(table_->inode()))
-            for (const auto& [known, batch] : released)
-                if (batch->users == 0 && known != pid && batch->is_in(pid) &&
-                    !take_out_of(pid, *batch))
-                    left.emplace_back(pid, batch);
+    std::vector<Having> in_use;
+    for (const auto& [pid, batch] : released) {
+        const Rest rest = take_out_of(pid, *batch, kTakeOutTimeout);
+        if (rest == Rest::kMemory) in_use.emplace_back(pid, batch);
+        if (rest == Rest::kJumps) keep_trying(pid, batch);
+    }
+    take_out_of_children(released, in_use);
     // A thread that stood in their memory goes on behind it, and does not come back. On a busy host
     // the thread that unmaps it may come too late.
-    for (milliseconds pause = kFirstPause; !left.empty() && pause <= kLastPause; pause *= 2) {
+    for (milliseconds pause = kFirstPause; !in_use.empty() && pause <= kLastPause; pause *= 2) {
         std::this_thread::sleep_for(pause);
-        std::erase_if(left, is_over);
+        std::erase_if(in_use, [this](const Having& one) {
+            return take_out_of(one.first, *one.second, kTakeOutTimeout) == Rest::kNothing;
+        });
     }
+    for (const auto& [pid, batch] : in_use) keep_trying(pid, batch);
     for (const auto& [pid, batch] : released)
-        if (batch->users == 0) retire(batch);
+        if (batch->users == 0 && !is_left(batch)) retire(batch);
+}
+
+// Children that were never heard of have them, too, and what they fork while they are looked for.
+void InprocessEngine::take_out_of_children(const std::vector<Having>& released,
+                                           std::vector<Having>& in_use) {
+    std::set<Having> looked_at(released.begin(), released.end());
+    std::vector<std::shared_ptr<Batch>> last;
+    for (const auto& [pid, batch] : released)
+        if (batch->users == 0) last.push_back(batch);
+    const Clock::time_point end = Clock::now() + kTakeOutTimeout;
+    for (bool is_new = !last.empty(); is_new && Clock::now() < end;) {
+        is_new = false;
+        for (const pid_t pid : processes_with(table_->inode()))
+            for (const auto& batch : last) {
+                if (!batch->is_in(pid) || !looked_at.emplace(pid, batch).second) continue;
+                is_new = true;
+                const Rest rest = take_out_of(pid, *batch, kTakeOutTimeout);
+                if (rest == Rest::kMemory) in_use.emplace_back(pid, batch);
+                if (rest == Rest::kJumps) keep_trying(pid, batch);
+            }
+    }
 }
 
 // No process has it any more: what it has counted is kept, and not its memory and descriptor.
@@ -295,16 +345,59 @@ void InprocessEngine::retire(const std::shared_ptr<Batch>& batch) {
     add(retired_, last);
 }
 
-// With its memory; false: a thread stands there, for now, or it can't be unmapped.
-bool InprocessEngine::take_out_of(pid_t pid, const Batch& batch) {
+InprocessEngine::Rest InprocessEngine::take_out_of(const inject::Turn& turn, const Batch& batch,
+                                                   Clock::duration timeout) {
     inject::Quiet quiet = batch.range();
-    auto done = take_out(pid, batch.entries(), Clock::now() + kTakeOutTimeout, &quiet);
+    auto done = take_out(turn, batch.entries(), Clock::now() + timeout, &quiet);
     if (!done) {
-        warn_(done.error().message + ": code that does nothing any more may be left in it");
-        return true;
+        trouble_ = done.error().message;
+        return Rest::kJumps;
     }
-    const bool is_unmapped = quiet.is_quiet && batch.unmap(pid);
-    return is_unmapped || !batch.is_in(pid); // else it lies there and does nothing
+    const bool is_unmapped = quiet.is_quiet && batch.unmap(turn);
+    return is_unmapped || !batch.is_in(turn.pid()) ? Rest::kNothing : Rest::kMemory;
+}
+
+InprocessEngine::Rest InprocessEngine::take_out_of(pid_t pid, const Batch& batch,
+                                                   Clock::duration timeout) {
+    const auto turn = inject::Turn::take_back(pid, Clock::now() + timeout);
+    if (turn) return take_out_of(*turn, batch, timeout);
+    if (!batch.is_in(pid)) return Rest::kNothing;
+    trouble_ = turn.error().message;
+    return Rest::kJumps;
+}
+
+// --- what could not be taken out
+
+void InprocessEngine::keep_trying(pid_t pid, const std::shared_ptr<Batch>& batch) {
+    if (!trouble_.empty())
+        warn_(std::exchange(trouble_, {}) +
+              ": code that does nothing any more is left in it; trying again");
+    const Having what(pid, batch);
+    if (std::none_of(left_.begin(), left_.end(), [&](const Left& one) { return one.what == what; }))
+        left_.push_back({what, kFirstRetry, Clock::now() + kFirstRetry});
+}
+
+bool InprocessEngine::is_left(const std::shared_ptr<Batch>& batch) const {
+    return std::any_of(left_.begin(), left_.end(),
+                       [&](const Left& one) { return one.what.second == batch; });
+}
+
+void InprocessEngine::try_again() {
+    std::vector<std::shared_ptr<Batch>> out;
+    std::erase_if(left_, [&](Left& one) {
+        const auto& [pid, batch] = one.what;
+        if (Clock::now() < one.next) return false;
+        if (take_out_of(pid, *batch, kRetryTimeout) == Rest::kNothing) {
+            out.push_back(batch);
+            return true;
+        }
+        one.pause = std::min<Clock::duration>(2 * one.pause, kLastRetry);
+        one.next = Clock::now() + one.pause;
+        return false;
+    });
+    trouble_.clear(); // it was told
+    for (const auto& batch : out)
+        if (batch->users == 0 && !is_left(batch)) retire(batch);
 }
 
 // --- counts

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/inprocess/batch.h"
@@ -14,6 +15,8 @@
 #include "engine/inprocess/ledger.h"
 #include "engine/inprocess/open.h"
 #include "engine/inprocess/table.h"
+#include "inject/target_lock.h"
+#include "util/clock.h"
 #include "util/heir.h"
 
 namespace speedbump::engine::inprocess {
@@ -53,14 +56,31 @@ class InprocessEngine final : public InprocessProbes {
 
   private:
     class Jumps;
+    using Having = std::pair<pid_t, std::shared_ptr<Batch>>; // a process that has it
+    // What could not be taken out yet.
+    struct Left {
+        Having what;
+        Clock::duration pause;
+        Clock::time_point next;
+    };
     InprocessEngine() = default;
     Result<uint32_t> member_of(pid_t pid, uint64_t& roots);
-    Result<void> put_in(const std::shared_ptr<Batch>& batch, std::vector<RefusedProbe>& refused);
-    bool take_out_of(pid_t pid, const Batch& batch);
+    Result<Attached> attach_to(uint32_t tgid, const FileProbes& probes, std::vector<Probe> wanted,
+                               pid_t pid, std::vector<RefusedProbe>& refused);
+    Result<void> put_in(const inject::Turn& turn, const std::shared_ptr<Batch>& batch,
+                        std::vector<RefusedProbe>& refused);
+    // What a process still has of a batch: its jumps, where they can't be taken out, or the memory
+    // alone, where a thread stands in it or it can't be unmapped for now.
+    enum class Rest { kNothing, kMemory, kJumps };
+    Rest take_out_of(const inject::Turn& turn, const Batch& batch, Clock::duration timeout);
+    Rest take_out_of(pid_t pid, const Batch& batch, Clock::duration timeout);
+    void take_out_of_children(const std::vector<Having>& released, std::vector<Having>& in_use);
+    void keep_trying(pid_t pid, const std::shared_ptr<Batch>& batch);
+    void try_again();
+    bool is_left(const std::shared_ptr<Batch>& batch) const;
     void retire(const std::shared_ptr<Batch>& batch);
     static void add(std::map<std::pair<uint32_t, pid_t>, Counts>& sums,
                     const std::vector<Counts>& more);
-    std::vector<std::shared_ptr<Batch>> batches() const;
 
     Warn warn_;
     tree::ProcessTree* tree_ = nullptr;
@@ -71,9 +91,11 @@ class InprocessEngine final : public InprocessProbes {
     std::unique_ptr<Ledger> ledger_;
     std::optional<Heir> heir_;
     std::unique_ptr<Callers> callers_;
-    std::vector<uint64_t> root_masks_;                     // by target
-    mutable std::mutex mutex_;                             // release() is called by other threads
-    std::vector<std::shared_ptr<Batch>> batches_;          // that are in some process
+    std::vector<uint64_t> root_masks_; // by target
+    std::mutex mutex_; // release() is called by other threads; before anybody's turn
+    std::vector<std::shared_ptr<Batch>> batches_; // that are in some process
+    std::vector<Left> left_;
+    std::string trouble_;                                  // why the last could not be taken out
     std::map<std::pair<uint32_t, pid_t>, Counts> retired_; // what others have counted
 };
 

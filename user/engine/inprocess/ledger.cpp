@@ -9,9 +9,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <map>
+#include <iterator>
+#include <optional>
 #include <string>
+#include <tuple>
 
+#include "engine/inprocess/region.h"
 #include "inject/left_stub.h"
 #include "inject/mapper.h"
 #include "process/memory.h"
@@ -31,6 +34,15 @@ struct Ledger::Page {
     Entry entries[kMaxEntries]; // pages that nobody writes cost nothing
 };
 
+namespace {
+
+// By region.
+bool is_before(const Entry& a, const Entry& b) {
+    return std::tie(a.region, a.identity) < std::tie(b.region, b.identity);
+}
+
+} // namespace
+
 Result<std::unique_ptr<Ledger>> Ledger::create() {
     void* memory = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -49,8 +61,9 @@ Result<size_t> Ledger::add(std::span<const Entry> entries) {
     size_t first = page_->count;
     if (room != free_.end()) {
         first = room->first;
-        room->first += entries.size();
-        room->second -= entries.size();
+        const size_t left = room->second - entries.size();
+        free_.erase(room);
+        if (left > 0) free_.emplace(first + entries.size(), left);
     } else if (first + entries.size() > kMaxEntries) {
         return make_error(ErrorKind::kUnsupported,
                           fmt::format("no more than {} jumps can be in place", kMaxEntries));
@@ -61,10 +74,29 @@ Result<size_t> Ledger::add(std::span<const Entry> entries) {
     return first;
 }
 
+void Ledger::strike(size_t entry) {
+    __atomic_store_n(&page_->entries[entry].region, 0, __ATOMIC_RELEASE);
+}
+
 void Ledger::forget(size_t first, size_t count) {
+    if (count == 0) return;
     const std::lock_guard lock(mutex_);
     for (size_t i = first; i < first + count; ++i) page_->entries[i].region = 0;
-    if (count > 0) free_.emplace_back(first, count);
+    // Holes side by side are one: batches come and go in all sizes.
+    const auto next = free_.upper_bound(first);
+    if (next != free_.end() && next->first == first + count) {
+        count += next->second;
+        free_.erase(next);
+    }
+    const auto after = free_.upper_bound(first);
+    if (after != free_.begin()) {
+        const auto before = std::prev(after);
+        if (before->first + before->second == first) {
+            before->second += count;
+            return;
+        }
+    }
+    free_.emplace(first, count);
 }
 
 Result<size_t> Ledger::add(const Place& place) {
@@ -102,13 +134,11 @@ std::vector<Place> Ledger::places() const {
 }
 
 std::vector<Entry> Ledger::entries() const {
-    return entries(0, __atomic_load_n(&page_->count, __ATOMIC_ACQUIRE));
-}
-
-std::vector<Entry> Ledger::entries(size_t first, size_t count) const {
     std::vector<Entry> all;
-    for (size_t i = first; i < first + count; ++i)
+    const uint64_t count = __atomic_load_n(&page_->count, __ATOMIC_ACQUIRE);
+    for (size_t i = 0; i < count; ++i)
         if (page_->entries[i].region != 0) all.push_back(page_->entries[i]);
+    std::sort(all.begin(), all.end(), is_before);
     return all;
 }
 
@@ -137,16 +167,17 @@ std::vector<pid_t> processes_with(ino_t table) {
     return found;
 }
 
-Result<void> unmap(pid_t pid, const Place& place) {
+Result<void> unmap(const inject::Turn& turn, const Place& place) {
     const std::vector<inject::MapOrder> orders = {
         {place.code, place.end - place.code, 0, inject::kUnmap, 0, 0}};
     const Fd unused(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-    return inject::map_memory(pid, orders, {unused.get(), unused.get(), unused.get()},
+    return inject::map_memory(turn, orders, {unused.get(), unused.get(), unused.get()},
                               Clock::now() + kUnmapTimeout);
 }
 
-bool clear_away(pid_t pid, ino_t table, const std::vector<Place>& places) {
-    const auto removed = inject::remove_left_stub(pid, Clock::now() + kClearTimeout);
+bool clear_away(const inject::Turn& turn, ino_t table, const std::vector<Place>& places) {
+    const pid_t pid = turn.pid();
+    const auto removed = inject::remove_left_stub(turn, Clock::now() + kClearTimeout);
     if (removed ? !*removed : removed.error().kind != ErrorKind::kNotFound) return false;
     bool is_clear = true;
     for (const uint64_t settings : tables_in(pid, std::to_string(table))) {
@@ -165,31 +196,57 @@ bool clear_away(pid_t pid, ino_t table, const std::vector<Place>& places) {
         if (read != witness.bytes.size()) continue; // it has ended
         inject::Quiet quiet{place->code, place->settings, false};
         const auto looked =
-            inject::change_code(pid, witness, {}, &quiet, Clock::now() + kClearTimeout);
-        if (!looked || !quiet.is_quiet || !unmap(pid, *place)) is_clear = false;
+            inject::change_code(turn, witness, {}, &quiet, Clock::now() + kClearTimeout);
+        if (!looked || !quiet.is_quiet || !unmap(turn, *place)) is_clear = false;
     }
     return is_clear;
 }
 
-Result<void> take_out(pid_t pid, const std::vector<Entry>& entries, Clock::time_point deadline,
-                      inject::Quiet* quiet) {
-    std::map<std::pair<uint64_t, Identity>, std::vector<inject::CodeChange>> regions;
-    for (const Entry& entry : entries)
-        regions[{entry.region, entry.identity}].push_back(
-            {.address = entry.site, .before = entry.jump, .after = entry.before});
-    Result<void> result;
+namespace {
+
+bool is_mapped_still(pid_t pid, const Entry& entry) {
+    const std::vector<Span> spans = read_spans(pid);
+    return std::any_of(spans.begin(), spans.end(), [&](const Span& one) {
+        return entry.site >= one.start && entry.site < one.end && one.inode == entry.inode &&
+               one.device == entry.device;
+    });
+}
+
+// Why a jump is still there, or may be again; nothing: it is not.
+std::optional<Error> left_in(pid_t pid, const Entry& entry, const inject::CodeChange& change) {
+    using Outcome = inject::CodeChange::Outcome;
+    const std::string what = fmt::format("process {}: restore its code", pid);
+    if (change.outcome == Outcome::kRefused) return errno_error(what, change.error_number);
+    if (change.outcome != Outcome::kOtherCode || !is_mapped_still(pid, entry)) return std::nullopt;
+    // Whoever has changed it may put back what was there: our jump.
+    return make_error(ErrorKind::kIo, fmt::format("{}: somebody else has changed the jump at {:#x}",
+                                                  what, entry.site));
+}
+
+} // namespace
+
+Result<void> take_out(const inject::Turn& turn, std::span<const Entry> entries,
+                      Clock::time_point deadline, inject::Quiet* quiet) {
+    const pid_t pid = turn.pid();
     const process::RemoteMemory memory(pid);
-    for (auto& [region, changes] : regions) {
-        const inject::Witness witness{region.first, region.second};
+    Result<void> result;
+    for (size_t at = 0; at < entries.size();) {
+        const auto begin = entries.begin() + static_cast<ptrdiff_t>(at);
+        const auto end = std::upper_bound(begin, entries.end(), *begin, is_before);
+        const auto same = entries.subspan(at, static_cast<size_t>(end - begin));
+        at += same.size();
+        const Entry& first = same.front();
+        const inject::Witness witness{first.region, first.identity};
         Identity there{};
-        if (memory.read_some(region.first, there.data(), there.size()) != there.size() ||
-            there != region.second)
+        if (memory.read_some(first.region, there.data(), there.size()) != there.size() ||
+            there != first.identity)
             continue; // another process's
-        auto done = inject::change_code(pid, witness, changes, quiet, deadline);
-        for (const inject::CodeChange& change : changes)
-            if (done && change.outcome == inject::CodeChange::Outcome::kRefused)
-                done = errno_error(fmt::format("process {}: restore its code", pid),
-                                   change.error_number);
+        std::vector<inject::CodeChange> changes;
+        for (const Entry& entry : same)
+            changes.push_back({.address = entry.site, .before = entry.jump, .after = entry.before});
+        auto done = inject::change_code(turn, witness, changes, quiet, deadline);
+        for (size_t i = 0; i < changes.size() && done; ++i)
+            if (auto left = left_in(pid, same[i], changes[i])) done = std::move(*left);
         if (!done && done.error().kind != ErrorKind::kNotFound && result) result = std::move(done);
     }
     return result;
