@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <csignal>
 #include <cstddef>
 #include <ctime>
@@ -62,6 +63,56 @@ TEST_P(TableClock, IsTheMonotonicOne) {
         table->set_clock();
         EXPECT_EQ(table->settings().clock, set + 1);
     }
+}
+
+// The time stamp counter, whether the kernel trusts it here or not.
+Ticks measure_counter() {
+    const auto now = [] { return std::pair(__builtin_ia32_rdtsc(), monotonic_ns()); };
+    const auto first = now();
+    auto last = first;
+    while (last.second < first.second + 50'000'000) last = now();
+    return {ClockSource::kTsc,
+            static_cast<double>(last.first - first.first) /
+                static_cast<double>(last.second - first.second),
+            last.first, last.second};
+}
+
+// As where the machine slept, and the counter went on meanwhile, or began anew.
+TEST(Ticks, KeepTheirPaceWhereOneOfTheClocksStoodStill) {
+    const Ticks measured = measure_counter();
+    for (const double slept_ns : {3.6e12, -3.6e12}) {
+        Ticks before = measured;
+        before.origin_ticks -=
+            static_cast<uint64_t>(static_cast<int64_t>(slept_ns * before.per_ns));
+        const Ticks after = before.measured_again();
+        EXPECT_EQ(after.per_ns, before.per_ns);
+        const auto apart = static_cast<int64_t>(after.origin_ticks - measured.at(after.origin_ns));
+        EXPECT_LT(std::abs(static_cast<double>(apart)), measured.per_ns * 1e9); // a second
+    }
+}
+
+TEST(Table, WindowsLieByTheMonotonicClockAlsoWhereTheCounterJumps) {
+    const Ticks measured = measure_counter();
+    Ticks before = measured; // an hour ago by the counter, just now by the clock
+    before.origin_ticks -= static_cast<uint64_t>(3.6e12 * before.per_ns);
+    const auto made = Table::create(before, 0);
+    ASSERT_TRUE(made);
+    Table& table = **made;
+    TargetSettings settings;
+    settings.start = std::chrono::minutes(1);
+    settings.duration = std::chrono::minutes(2);
+    const uint64_t armed = monotonic_ns();
+    ASSERT_TRUE(table.configure(3, settings, armed));
+    ASSERT_TRUE(table.configure(4, {}, armed));
+    table.set_clock();
+    const auto off_by = [&](uint64_t ticks, uint64_t ns) {
+        return std::abs(static_cast<double>(static_cast<int64_t>(ticks - measured.at(ns))));
+    };
+    const double some = measured.per_ns * 1e9; // a second
+    EXPECT_LT(off_by(table.targets()[3].start_ticks, armed + 60'000'000'000), some);
+    EXPECT_LT(off_by(table.targets()[3].end_ticks, armed + 180'000'000'000), some);
+    EXPECT_EQ(table.targets()[4].start_ticks, 0u);
+    EXPECT_EQ(table.targets()[4].end_ticks, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Each, TableClock, testing::Values(ClockSource::kTsc, ClockSource::kVdso),

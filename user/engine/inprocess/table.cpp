@@ -128,7 +128,7 @@ void Table::set_state(uint32_t target) {
 }
 
 void Table::set_clock() {
-    if (settings().clock != 0) ticks_ = ticks_.measured_again();
+    if (settings().clock != 0) measure_again();
     const auto store = [](uint64_t& to, uint64_t value) {
         __atomic_store_n(&to, value, __ATOMIC_RELAXED);
     };
@@ -141,6 +141,15 @@ void Table::set_clock() {
     store(clock.ns_per_tick,
           static_cast<uint64_t>(static_cast<double>(uint64_t{1} << kNsShift) / ticks_.per_ns));
     __atomic_store_n(&settings().clock, next, __ATOMIC_RELEASE);
+}
+
+// Windows lie where they lay by the monotonic clock, also where one of the clocks has stood still.
+void Table::measure_again() {
+    const Ticks before = std::exchange(ticks_, ticks_.measured_again());
+    const uint64_t shift = ticks_.origin_ticks - before.at(ticks_.origin_ns);
+    for (const uint32_t target : windowed_)
+        for (uint64_t* edge : {&targets()[target].start_ticks, &targets()[target].end_ticks})
+            if (*edge != 0) __atomic_store_n(edge, *edge + shift, __ATOMIC_RELAXED);
 }
 
 Result<uint64_t> Table::thread_number(const std::optional<targets::Pattern>& thread) {
@@ -169,6 +178,10 @@ Result<void> Table::configure(uint32_t target, const TargetSettings& wanted, uin
     const auto start = static_cast<uint64_t>(wanted.start.count());
     const auto duration = static_cast<uint64_t>(wanted.duration.count());
     const bool has_window = armed_at_ns != 0;
+    if (has_window && (start != 0 || duration != 0))
+        windowed_.insert(target);
+    else
+        windowed_.erase(target);
     store(entry.start_ticks, has_window && start != 0 ? ticks_.at(armed_at_ns + start) : 0);
     store(entry.end_ticks,
           has_window && duration != 0 ? ticks_.at(armed_at_ns + start + duration) : 0);

@@ -36,7 +36,8 @@ struct Ticks {
     uint64_t at(uint64_t monotonic) const;
     nanoseconds duration(uint64_t ticks) const;
     uint64_t now() const;
-    // Of both clocks now, and of their pace since this was measured.
+    // Of both clocks now, and of their pace since this was measured; where that is out of all
+    // reason, as when the machine slept, of the pace as it was.
     Ticks measured_again() const;
 };
 // Of the time stamp counter where the kernel trusts it, else of the vDSO where that reads the
@@ -79,12 +80,14 @@ class Table {
     Table() = default;
     Result<void> map();
     void set_state(uint32_t target);
+    void measure_again();
     Result<uint64_t> thread_number(const std::optional<targets::Pattern>& thread);
 
     Ticks ticks_;
     std::vector<std::string> threads_; // the globs of those
     std::set<uint32_t> configured_;    // targets
     Extent extent_;
+    std::set<uint32_t> windowed_; // targets that begin or end by the clock
     Fd fd_, common_fd_;
     ino_t inode_ = 0;
     void* memory_ = nullptr;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include <cmath>
 #include <fstream>
 #include <string>
 #include <string_view>
@@ -51,11 +52,27 @@ Ticks between(const Moment& first, const Moment& last) {
             last.ticks, last.ns};
 }
 
+// NTP makes the clock 500 ppm faster or slower at most; what goes beyond that is a machine that
+// stood still, and whose clocks did not do so alike.
+constexpr double kMostChange = 0.01;
+
+bool is_like(double pace, double other) {
+    return std::abs(pace - other) <= kMostChange * other;
+}
+
+// In two halves, until they agree: one that goes wrong would make all delays of a session wrong.
 Ticks measure_tsc() {
-    const Moment first = moment();
-    while (monotonic_ns() < first.ns + kMeasuredNs) {
+    for (;;) {
+        Moment moments[3];
+        for (Moment& one : moments) {
+            const uint64_t begin = monotonic_ns();
+            while (monotonic_ns() < begin + kMeasuredNs / 2) {
+            }
+            one = moment();
+        }
+        const Ticks whole = between(moments[0], moments[2]);
+        if (is_like(between(moments[0], moments[1]).per_ns, whole.per_ns)) return whole;
     }
-    return between(first, moment());
 }
 
 // Its ticks are what they are measured by.
@@ -85,7 +102,10 @@ uint64_t Ticks::now() const {
 Ticks Ticks::measured_again() const {
     if (source == ClockSource::kVdso) return ticks_of_vdso();
     const Moment now = moment();
-    return now.ns > origin_ns ? between({origin_ticks, origin_ns}, now) : *this;
+    if (now.ns <= origin_ns) return *this;
+    Ticks again = between({origin_ticks, origin_ns}, now);
+    if (!is_like(again.per_ns, per_ns)) again.per_ns = per_ns;
+    return again;
 }
 
 Result<Ticks> measure_ticks(bool may_be_tsc) {
