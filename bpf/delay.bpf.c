@@ -45,8 +45,8 @@ struct {
 	__type(value, struct sb_counts);
 } overflow SEC(".maps");
 
-/* The delays of the schedule, in ns, and what happened, a copy for each CPU (sb_cell()). The loader
- * makes them larger when the session has columns. */
+/* The delays of the schedule, in ns, and what happened, in copies for CPUs (sb_cell_here()). The
+ * loader makes them larger when the session has columns. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);

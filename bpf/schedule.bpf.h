@@ -29,10 +29,16 @@ static __always_inline struct sb_schedule *sb_the_schedule(void)
 	return bpf_map_lookup_elem(&schedule, &zero);
 }
 
+/*
+ * How many copies of the cells there are, less one: as many as a power of two, and as CPUs unless that
+ * is more memory than it is worth; then some share one. Set before loading.
+ */
+const volatile __u32 sb_last_ring = 0;
+
 /* The index of this CPU's copy of a cell. */
 static __always_inline __u32 sb_cell_here(__u64 slice, __u32 column, __u32 columns)
 {
-	return bpf_get_smp_processor_id() * SB_RING_SLICES * columns +
+	return (bpf_get_smp_processor_id() & sb_last_ring) * SB_RING_SLICES * columns +
 	       sb_cell(slice, column, columns);
 }
 

@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "engine/rings.h"
+
 namespace speedbump::engine {
 namespace {
 
@@ -212,6 +214,17 @@ TEST_F(ScheduleTest, ReadersSeeOneOrTheOther) {
     is_over = true;
     hook.join();
     EXPECT_EQ(wrong, 0u);
+}
+
+TEST(Rings, AreAsManyAsCpusAndTakeNoMoreMemoryThanTheyAreWorth) {
+    constexpr uint64_t kMiB = 1 << 20;
+    EXPECT_EQ(rings_for(1, 4096), 1u);
+    EXPECT_EQ(rings_for(3, 4096), 4u);
+    EXPECT_EQ(rings_for(64, kMiB), 64u);
+    EXPECT_EQ(rings_for(65, kMiB), 64u);
+    EXPECT_EQ(rings_for(8192, 4096), 8192u);
+    EXPECT_EQ(rings_for(8192, 10 * kMiB), 4u); // of SB_MAX_COLUMNS
+    EXPECT_EQ(rings_for(2, 100 * kMiB), 1u);
 }
 
 TEST(SliceUnits, AreSumsOverCpus) {

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "engine/rings.h"
+
 namespace speedbump::experiment {
 
 namespace {
@@ -30,14 +32,16 @@ Result<void> require_programs(const session::Session& session) {
 
 SliceCounter::SliceCounter(engine::MapMemory memory, uint32_t points)
     : memory_(std::move(memory)),
-      units_(memory_.as<const sb_slice_units>(), static_cast<size_t>(libbpf_num_possible_cpus()),
-             points) {}
+      units_(memory_.as<const sb_slice_units>(), rings_for(points), points) {}
 
-int SliceCounter::prepare(session::Session& session, bpf_map* schedule, bpf_map* counts,
-                          uint32_t points) {
-    if (session.schedule() == nullptr) return 0; // one of their own, that never begins
-    const auto cpus = static_cast<uint32_t>(libbpf_num_possible_cpus());
-    const int error = bpf_map__set_max_entries(counts, cpus * SB_RING_SLICES * points);
+uint32_t SliceCounter::rings_for(uint32_t points) {
+    return engine::rings_for(static_cast<uint64_t>(libbpf_num_possible_cpus()),
+                             SB_RING_SLICES * uint64_t{points} * sizeof(sb_slice_units));
+}
+
+int SliceCounter::make_room(session::Session& session, bpf_map* schedule, bpf_map* counts,
+                            uint32_t points) {
+    const int error = bpf_map__set_max_entries(counts, rings_for(points) * SB_RING_SLICES * points);
     return error != 0 ? error : bpf_map__reuse_fd(schedule, session.schedule_map());
 }
 
@@ -60,11 +64,8 @@ Result<std::shared_ptr<Programs>> Programs::load(session::Session& session, uint
         true);
     if (features.few_tallies) bpf_map__set_max_entries(skeleton->maps.calls, kFewCalls);
     skeleton->rodata->sb_points = points;
-    if (session.schedule() != nullptr) skeleton->rodata->sb_columns = session.schedule()->columns();
     int error = bpf_map__reuse_fd(skeleton->maps.tree, session.tree_map());
-    if (error == 0)
-        error = SliceCounter::prepare(session, skeleton->maps.schedule, skeleton->maps.slice_units,
-                                      points);
+    if (error == 0) error = SliceCounter::prepare(session, *skeleton, points);
     if (error == 0 && has_device)
         error = bpf_map__set_max_entries(skeleton->maps.device_events, SB_DEVICE_RING_BYTES);
     if (error == 0) error = progress_bpf__load(skeleton);

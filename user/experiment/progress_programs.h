@@ -27,8 +27,13 @@ Result<void> require_programs(const session::Session& session);
 class SliceCounter {
   public:
     // Before the programs are loaded: gives them the session's schedule, and room. An errno value.
-    static int prepare(session::Session& session, bpf_map* schedule, bpf_map* counts,
-                       uint32_t points);
+    template <typename Skeleton>
+    static int prepare(session::Session& session, Skeleton& programs, uint32_t points) {
+        if (session.schedule() == nullptr) return 0; // one of their own, that never begins
+        programs.rodata->sb_columns = session.schedule()->columns();
+        programs.rodata->sb_last_ring = rings_for(points) - 1;
+        return make_room(session, programs.maps.schedule, programs.maps.slice_units, points);
+    }
     // Of loaded programs.
     static Result<SliceCounter> open(const bpf_map* counts, uint32_t points);
 
@@ -37,6 +42,9 @@ class SliceCounter {
 
   private:
     SliceCounter(engine::MapMemory memory, uint32_t points);
+    static uint32_t rings_for(uint32_t points);
+    static int make_room(session::Session& session, bpf_map* schedule, bpf_map* counts,
+                         uint32_t points);
 
     engine::MapMemory memory_;
     engine::SliceUnits units_;

@@ -37,14 +37,10 @@ class SystemCall : public ProgressPoint {
             function.empty() ? skeleton_->progs.sb_any_call : skeleton_->progs.sb_call;
         bpf_program__set_autoload(program, true);
         skeleton_->rodata->sb_number = static_cast<uint32_t>(number);
-        if (session.schedule() != nullptr)
-            skeleton_->rodata->sb_columns = session.schedule()->columns();
         int error = 0;
         if (!function.empty()) error = bpf_program__set_attach_target(program, 0, function.c_str());
         if (error == 0) error = bpf_map__reuse_fd(skeleton_->maps.tree, session.tree_map());
-        if (error == 0)
-            error = SliceCounter::prepare(session, skeleton_->maps.schedule,
-                                          skeleton_->maps.slice_units, 1);
+        if (error == 0) error = SliceCounter::prepare(session, *skeleton_, 1);
         if (error == 0) error = syscall_bpf__load(skeleton_.get());
         if (error != 0) return errno_error("load the counting program", -error);
         if (session.schedule() != nullptr) {

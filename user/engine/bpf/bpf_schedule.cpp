@@ -5,21 +5,19 @@
 
 #include <vector>
 
+#include "engine/rings.h"
+
 namespace speedbump::engine {
-
-namespace {
-
-uint32_t cpus() {
-    return static_cast<uint32_t>(libbpf_num_possible_cpus());
-}
-
-} // namespace
 
 void BpfSchedule::make_room(delay_bpf& programs, uint32_t columns) {
     programs.rodata->sb_columns = columns;
     if (columns == 0) return;
-    bpf_map__set_max_entries(programs.maps.doses, SB_RING_SLICES * columns);
-    bpf_map__set_max_entries(programs.maps.slice_counts, cpus() * SB_RING_SLICES * columns);
+    const uint32_t cells = SB_RING_SLICES * columns;
+    const uint32_t rings = rings_for(static_cast<uint64_t>(libbpf_num_possible_cpus()),
+                                     cells * sizeof(sb_slice_counts));
+    programs.rodata->sb_last_ring = rings - 1;
+    bpf_map__set_max_entries(programs.maps.doses, cells);
+    bpf_map__set_max_entries(programs.maps.slice_counts, rings * cells);
 }
 
 Result<std::unique_ptr<BpfSchedule>> BpfSchedule::open(const delay_bpf& programs,
@@ -40,11 +38,11 @@ Result<std::unique_ptr<BpfSchedule>> BpfSchedule::open(const delay_bpf& programs
     if (auto done = map(programs.maps.slice_counts, PROT_READ, self->counts_); !done)
         return std::move(done).error();
     const auto* const counts = self->counts_.as<const sb_slice_counts>();
+    const size_t cells = size_t{SB_RING_SLICES} * columns;
     self->schedule_ = std::make_unique<Schedule>(
-        *self->header_.as<sb_schedule>(), self->doses_.as<__u64>(), columns, cpus(),
-        [counts, ring = size_t{SB_RING_SLICES} * columns](size_t cpu) {
-            return counts + cpu * ring;
-        });
+        *self->header_.as<sb_schedule>(), self->doses_.as<__u64>(), columns,
+        bpf_map__max_entries(programs.maps.slice_counts) / cells,
+        [counts, cells](size_t ring) { return counts + ring * cells; });
     return self;
 }
 
