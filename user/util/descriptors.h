@@ -11,8 +11,8 @@ void hold_standard_streams();
 
 // As many descriptors as this program may have: a set of probes, a process, a link each takes some.
 void allow_many_descriptors();
-// As many as it was started with, for a program that is to be executed: one that select()s, or closes
-// all that it may have, is not to meet more than usual. Fit for a forked child.
+// As many as it was started with, for a program that is to be executed: one that select()s, or
+// closes all that it may have, is not to meet more than usual. Fit for a forked child.
 void allow_descriptors_as_before();
 
 } // namespace speedbump
