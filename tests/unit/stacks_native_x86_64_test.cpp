@@ -152,6 +152,15 @@ TEST(Vdso, IsNoFileOfThatName) {
     EXPECT_TRUE(known->unwind_tables().valid());
 }
 
+// Of processes that change what they map all the time, however many they are.
+TEST(NativeFiles, LooksAtMappingsAreAShareOfTheTime) {
+    NativeFiles files;
+    EXPECT_TRUE(files.may_look(true)); // libraries are loaded at the beginning
+    files.looked(std::chrono::hours(1));
+    EXPECT_FALSE(files.may_look(true));
+    EXPECT_FALSE(files.may_look(false));
+}
+
 TEST(NativeUnwinder, NoSuchProcess) {
     const auto unwinder = NativeUnwinder::open(0x7ffffff0);
     ASSERT_FALSE(unwinder);
