@@ -179,6 +179,20 @@ int BPF_PROG(sb_cgroup, struct cgroup *destination, const char *path, struct tas
 	return 0;
 }
 
+/*
+ * Gives a member more roots; whether one was new. Run by the loader (BPF_PROG_TEST_RUN), which could
+ * only write all of them, over what the programs above change meanwhile.
+ */
+SEC("raw_tp")
+int sb_add_roots(struct bpf_raw_tracepoint_args *ctx)
+{
+	__u32 tgid = ctx->args[0];
+	__u64 roots = ctx->args[1];
+	struct sb_member *member = bpf_map_lookup_elem(&tree, &tgid);
+
+	return member && (__sync_fetch_and_or(&member->roots, roots) & roots) != roots;
+}
+
 /* Writes every process that the loader's PID namespace shows. */
 SEC("iter/task")
 int sb_tasks(struct bpf_iter__task *ctx)

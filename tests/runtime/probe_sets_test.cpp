@@ -133,5 +133,34 @@ TEST_P(ProbeSetsOfAFile, StayAsTheyWereWhenTheNewerIsTakenOutAgain) {
 INSTANTIATE_TEST_SUITE_P(Links, ProbeSetsOfAFile, testing::Values("", "uprobe_multi"),
                          [](const auto& one) { return *one.param ? "Perf" : "Multi"; });
 
+// As a move into a cgroup adds one just while the loader adds another.
+TEST(Members, GetAllRootsThatAreAddedAtOnce) {
+    if (geteuid() != 0) GTEST_SKIP() << "attaching needs root";
+    const auto engine = BpfEngine::load(probe_features());
+    ASSERT_TRUE(engine) << engine.error().message;
+    constexpr uint32_t kTgid = 0x7ffffff0; // of no process
+    constexpr int kRoots = 63;
+    EXPECT_EQ((*engine)->member_roots(kTgid), 0u);
+    for (int round = 0; round < 40; ++round) {
+        ASSERT_TRUE(*(*engine)->add_member(kTgid, 1));
+        EXPECT_FALSE(*(*engine)->add_member(kTgid, 1));
+        std::atomic<int> arrived{0};
+        const auto add_each_second = [&](int first) {
+            for (int root = first; root < kRoots; root += 2) {
+                ++arrived; // both begin a pair at once
+                while (arrived < (root + 1) / 2 * 2) std::this_thread::yield();
+                const auto added = (*engine)->add_member(kTgid, uint64_t{1} << root);
+                if (!added || !*added) ADD_FAILURE() << root;
+            }
+        };
+        std::thread odd(add_each_second, 1);
+        add_each_second(2);
+        odd.join();
+        ASSERT_EQ((*engine)->member_roots(kTgid), UINT64_MAX >> 1) << round;
+        (*engine)->remove_member(kTgid);
+        ASSERT_EQ((*engine)->member_roots(kTgid), 0u);
+    }
+}
+
 } // namespace
 } // namespace speedbump::engine

@@ -198,19 +198,19 @@ Result<std::vector<tree::ListedProcess>> BpfEngine::list_processes() {
 
 Result<bool> BpfEngine::add_member(uint32_t tgid, uint64_t roots) {
     const int map = bpf_map__fd(impl_->skeleton->maps.tree);
-    sb_member member{roots};
+    const sb_member member{roots};
     if (bpf_map_update_elem(map, &tgid, &member, BPF_NOEXIST) == 0) {
         __atomic_fetch_add(&impl_->state().members, 1, __ATOMIC_RELAXED);
         return true;
     }
     if (errno != EEXIST) return errno_error("add a process to the tree", errno);
-    // It got there by a fork; the bits of both ways count. A process that ends in between must not
-    // be brought back: BPF_EXIST.
-    if (bpf_map_lookup_elem(map, &tgid, &member) == 0 && (member.roots & roots) != roots) {
-        member.roots |= roots;
-        return bpf_map_update_elem(map, &tgid, &member, BPF_EXIST) == 0;
-    }
-    return false;
+    // It got there by a fork; the bits of both ways count.
+    const uint64_t arguments[] = {tgid, roots};
+    LIBBPF_OPTS(bpf_test_run_opts, run, .ctx_in = arguments, .ctx_size_in = sizeof arguments);
+    const int error =
+        bpf_prog_test_run_opts(bpf_program__fd(impl_->skeleton->progs.sb_add_roots), &run);
+    if (error != 0) return bpf_error("add a process to the tree", error);
+    return run.retval != 0;
 }
 
 void BpfEngine::remove_member(uint32_t tgid) {
