@@ -74,7 +74,7 @@ def test_standard_streams_that_are_not_there_are_nothing_elses() -> None:
         ["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', SPEEDBUMP, "attach", "--pid", str(puppet.pid),
          targets_file("+exe:work_push delay=1us")])
     leave_none(lambda: (process.kill(), process.wait()))
-    wait_for(lambda: Run("status", "--json", "--session", str(process.pid)).status == 0, 30, "the session")
+    wait_for(lambda: Run("status", "--json", str(process.pid)).status == 0, 30, "the session")
     held = [os.readlink(f"/proc/{process.pid}/fd/{stream}") for stream in range(3)]
     assert held == ["/dev/null"] * 3, held
     process.send_signal(signal.SIGINT)
