@@ -2,7 +2,12 @@
 #include "util/proc.h"
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include <csignal>
+#include <thread>
 
 namespace speedbump {
 namespace {
@@ -56,6 +61,38 @@ TEST(Stat, OfThisThread) {
     EXPECT_EQ(stat->field(4), static_cast<uint64_t>(::getppid()));
     EXPECT_GE(stat->numbers.size(), 49u); // Linux 3.5 and later
     EXPECT_FALSE(read_stat("/proc/0/stat"));
+}
+
+TEST(IsEnding, OnlyOnceAllOfItEnds) {
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        char byte = 0;
+        (void)!read(ends[0], &byte, 1);
+        _exit(0);
+    }
+    EXPECT_FALSE(is_ending(child));
+    ASSERT_EQ(write(ends[1], "x", 1), 1);
+    siginfo_t info{};
+    ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+    EXPECT_TRUE(is_ending(child)) << "a zombie";
+    ASSERT_EQ(waitpid(child, nullptr, 0), child);
+    EXPECT_TRUE(is_ending(child));
+}
+
+TEST(IsEnding, NotOfAProcessWhoseFirstThreadHasEnded) {
+    const pid_t child = fork();
+    if (child == 0) {
+        std::thread([] {
+            for (;;) pause();
+        }).detach();
+        syscall(SYS_exit, 0); // of this thread alone
+    }
+    while (!has_lost_main_thread(child)) usleep(1000);
+    EXPECT_FALSE(is_ending(child));
+    kill(child, SIGKILL);
+    ASSERT_EQ(waitpid(child, nullptr, 0), child);
 }
 
 } // namespace

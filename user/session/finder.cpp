@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "session/program_files.h"
+#include "util/proc.h"
 
 namespace speedbump::session {
 
@@ -151,6 +152,7 @@ void Finder::probe(const Member& member) {
 }
 
 void Finder::put_off(const Member& member, const Error& error) {
+    if (is_ending(member.pid)) return; // whatever was found wrong with it: its exit tells
     if (unfinished_.add(member.tgid, error.kind))
         warn_(fmt::format("process {} ({}): {}: it is not slowed everywhere; trying again",
                           member.pid, member.command, error.message));

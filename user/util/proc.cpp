@@ -66,6 +66,13 @@ bool has_lost_main_thread(pid_t pid) {
            std::atoi(std::string(status_field(status, "Threads")).c_str()) > 1;
 }
 
+bool is_ending(pid_t pid) {
+    constexpr size_t kFlags = 9;
+    constexpr uint64_t kExiting = 4; // PF_EXITING, which is set before the memory goes
+    const auto stat = read_stat(fmt::format("/proc/{}/stat", pid));
+    return !stat || ((stat->field(kFlags) & kExiting) != 0 && !has_lost_main_thread(pid));
+}
+
 pid_t parent_of(pid_t pid) {
     return std::atoi(status_field(pid, "PPid").c_str());
 }

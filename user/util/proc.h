@@ -27,6 +27,10 @@ std::vector<pid_t> list_pids();
 // without memory then.
 bool has_lost_main_thread(pid_t pid);
 
+// Whether a process is gone, or has begun to end as a whole: what /proc says of its memory and
+// namespaces says nothing then.
+bool is_ending(pid_t pid);
+
 // The parent's PID as this program sees it; 0 when it sees none.
 pid_t parent_of(pid_t pid);
 
