@@ -44,7 +44,7 @@ def attach_to_each_kind(times: int) -> None:
             done = Run("attach", "--json", "--engine=inprocess", "--pid", str(program.process.pid),
                        "--duration=50ms", targets)
             longest = max(longest, (time.monotonic() - begun, kind))
-            assert done.status == 0, (kind, done)
+            assert done.status == 0, f"{kind}: {done}"
         rounds, wrong = program.end()
         assert rounds > 0 and wrong == 0, (kind, rounds, wrong)
     print(f"  {len(kinds)} kinds; the longest attach took {longest[0]:.2f} s: {longest[1]}")

@@ -17,7 +17,7 @@ namespace speedbump::experiment {
 
 namespace {
 
-constexpr double kUsesACpu = 0.1; // of one, at least: others may want it too
+constexpr double kUsesACpu = 0.02; // of one, at least: many others may want it, too
 constexpr double kNeverRests = 0.9;
 constexpr size_t kMostTold = 3;
 
