@@ -132,6 +132,9 @@ TEST(SettlingPace, NothingIsNoPace) {
     EXPECT_TRUE(pace.has_ticked());
     EXPECT_FALSE(pace.is_steady());
     EXPECT_NEAR(pace.period(), 21 * 0.25 * kSecond, 1);
+    EXPECT_FALSE(pace.has_stretch());
+    pace.add(0.25 * kSecond, 4);
+    EXPECT_TRUE(pace.has_stretch());
 }
 
 } // namespace

@@ -50,8 +50,10 @@ class SettlingPace {
     // In which so many units ended; one of none belongs to the next.
     void add(double time, uint64_t units);
     bool has_ticked() const { return !stretches_.empty() || now_.units > 0; }
-    bool is_steady() const; // of late
-    double period() const;  // where it is steady, of late; else of all. It has ticked.
+    bool has_stretch() const { return !stretches_.empty(); } // units enough to tell something
+    bool is_steady() const;                                  // of late
+    // Where it is steady, of late; else of all. It has ticked.
+    double period() const;
 
   private:
     std::span<const Stretch> of_late() const;

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <ranges>
 #include <utility>
 
 #include "experiment/analysis.h"
@@ -33,10 +32,11 @@ constexpr double kUnitsPerStep = 100;
 constexpr double kShortestStep = 0.2, kLongestStep = 3; // s, of the pilot
 constexpr int kPilotSteps = 8;
 // Where one host is slowed at a time, what is hidden gets larger doses, as its slack is asked for.
-constexpr double kLargestShare = 1;                 // of a unit's time
-constexpr double kBeyondSlack = 0.4;                // of what is injected
-constexpr size_t kPiloted = 10;                     // of so many functions at most
-constexpr double kFewestCalls = 10, kLongPlain = 2; // s: fewer are counted for longer
+constexpr double kLargestShare = 1;              // of a unit's time
+constexpr double kBeyondSlack = 0.4;             // of what is injected
+constexpr size_t kPiloted = 10;                  // of so many functions at most
+constexpr double kRareCalls = 9, kLongPlain = 2; // s: so few are counted for longer
+constexpr int kMostPlain = 5;                    // times, of what was not called at all
 constexpr double kFirstLook = 1, kShownEach = 1, kLookGrowth = 1.5;
 
 class Coordinator {
@@ -57,7 +57,9 @@ class Coordinator {
     void measure_all();
     void run_trial(Combiner& combiner);
     void deal_with_guard();
-    bool is_by_delays(size_t host);
+    void count_rare();
+    bool is_by_delays(size_t host, double before);
+    double period_at(size_t host) const;
     void leave_out_largest(const std::string& why);
     bool may_begin_smaller() const;
     void begin_smaller();
@@ -123,15 +125,25 @@ double Coordinator::full_share() const {
     return std::min(share_, request_.experiment.max_slowdown / std::max(1.0, count));
 }
 
+// What is called so seldom that the warm-up may have missed it, for longer.
+void Coordinator::count_rare() {
+    const auto is_any_called = [this](double times) {
+        for (size_t target = 0; target < document_.targets.size(); ++target)
+            if (document_.targets[target].function_count > 0 && all_.plain().calls[target] <= times)
+                return true;
+        return false;
+    };
+    double times = kRareCalls;
+    for (int i = 0; i < kMostPlain && !stop() && is_any_called(times); ++i) {
+        if (all_.plain().time >= kMostPlain * kLongPlain * 1e9) break; // in earlier choices, too
+        all_.measure_plain(kLongPlain);
+        times = 0;
+    }
+}
+
 void Coordinator::choose_doses() {
     const experiment::Request& request = request_.experiment;
-    const auto is_rare = [this](size_t target) {
-        return document_.targets[target].function_count > 0 &&
-               all_.plain().calls[target] < kFewestCalls;
-    };
-    const auto targets = std::views::iota(size_t{0}, document_.targets.size());
-    if (request.doses.empty() && std::ranges::any_of(targets, is_rare))
-        all_.measure_plain(kLongPlain);
+    if (request.doses.empty()) count_rare();
     const double share = full_share();
     const double largest = request_.each && all_.functions() <= kPiloted ? kLargestShare : share;
     for (size_t target = 0; target < document_.targets.size() && !stop(); ++target) {
@@ -223,17 +235,21 @@ void Coordinator::begin_smaller() {
     all_.epochs().count_anew();
 }
 
-// Without any delay: is the service as fast there as it was? If not, others slowed it.
-bool Coordinator::is_by_delays(size_t host) {
+// Of a unit on that host; where it is not known, of one on any.
+double Coordinator::period_at(size_t host) const {
+    return all_.period_of(host) > 0 ? all_.period_of(host) : all_.period();
+}
+
+// Without any delay: is the service as fast there as `before`? If not, others slowed it.
+bool Coordinator::is_by_delays(size_t host, double before) {
     const bool has_own = all_.period_of(host) > 0;
-    const double before = has_own ? all_.period_of(host) : all_.period();
     const auto stretch = all_.measure(std::vector<nanoseconds>(document_.targets.size()),
                                       ns(experiment::time_of_check(before)) / 1e9);
     if (!stretch) return false;
+    if (stretch->units > 0) all_.follow_periods(*stretch);
     const experiment::Stretch seen =
         has_own ? stretch->hosts[host] : experiment::Stretch{stretch->units, stretch->time};
     if (seen.units == 0) return false;
-    all_.follow_periods(*stretch);
     return !experiment::slowdown_beyond(request_.experiment.max_slowdown / 2, seen.time,
                                         static_cast<uint64_t>(seen.units), before);
 }
@@ -243,8 +259,9 @@ void Coordinator::deal_with_guard() {
     const auto [host, why] = *std::exchange(all_.tripped(), std::nullopt);
     all_.epochs().end();
     all_.epochs().begin();
-    if (!is_by_delays(host) || stop()) return;
-    if (strikes_.add(monotonic_ns(), all_.period()))
+    const double before = period_at(host);
+    if (!is_by_delays(host, before) || stop()) return;
+    if (strikes_.add(monotonic_ns(), before))
         leave_out_largest(all_.hosts().all()[host].name + ": " + why);
 }
 

@@ -17,8 +17,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr auto kTick = milliseconds(10);
-constexpr double kWindow = 0.25;  // s, of a pace
-constexpr double kFollowed = 0.2; // of a period's change
+constexpr auto kWindow = milliseconds(250); // of a pace
+constexpr double kKnownUnits = 20;          // that a period is worth which was measured before
 constexpr auto kNoTick = seconds(5);
 constexpr auto kLongestWarmUp = seconds(15);
 
@@ -224,41 +224,66 @@ std::optional<Ensemble::Stretch> Ensemble::measure(const std::vector<nanoseconds
     return stretch;
 }
 
+// The slices that end within so long, without delay: from one call to the next none is left out,
+// else a service that is slow or regular would be seen where it does nothing, or too much.
+Ensemble::Stretch Ensemble::watch_plain(Combiner& combiner, nanoseconds time) {
+    Stretch stretch = nothing();
+    epochs_.finish_by([&](uint64_t, const FleetSlice* whole) {
+        if (whole != nullptr) add(stretch, *whole, combiner);
+    });
+    turn(time);
+    epochs_.finish_by([](uint64_t, const FleetSlice*) {});
+    if (std::exchange(tripped_, std::nullopt)) {
+        epochs_.end();
+        epochs_.begin();
+    }
+    return stretch;
+}
+
+// Whether there is nothing to wait for that a host may tell of its own pace.
+bool Ensemble::is_known(size_t host, const experiment::SettlingPace& pace) const {
+    const Host& one = hosts_.all()[host];
+    const bool has_point = std::ranges::find(one.points, size_t{0}) != one.points.end();
+    return one.failed || !has_point || pace.has_stretch() ||
+           (!pace.has_ticked() && plain_.time >= ns(kNoTick));
+}
+
 Result<void> Ensemble::warm_up() {
     hooks_.say("waiting for a steady pace");
-    const std::vector<nanoseconds> none(document_.targets.size());
     const uint64_t begin = monotonic_ns();
+    Combiner combiner(plan(), hosts_.size());
     experiment::SettlingPace pace;
     std::vector<experiment::SettlingPace> host_paces(hosts_.size());
-    bool is_heard = false; // a slice of all hosts
-    while (!pace.is_steady()) {
-        const auto stretch = measure(none, kWindow);
+    bool was_steady = false, are_known = false;
+    while (!was_steady || !are_known) {
+        const Stretch window = watch_plain(combiner, kWindow);
         if (stop_)
             return make_error(ErrorKind::kIo,
                               "nothing was measured before the experiment ended: " + stop_->reason);
         const nanoseconds waited(monotonic_ns() - begin);
-        if (stretch) {
-            pace.add(stretch->time, static_cast<uint64_t>(stretch->units));
-            for (size_t host = 0; host < hosts_.size(); ++host)
-                host_paces[host].add(stretch->hosts[host].time,
-                                     static_cast<uint64_t>(stretch->hosts[host].units));
-            plain_ += *stretch;
+        plain_ += window;
+        pace.add(window.time, static_cast<uint64_t>(window.units));
+        was_steady |= pace.is_steady();
+        are_known = true;
+        for (size_t host = 0; host < hosts_.size(); ++host) {
+            const experiment::Stretch& own = window.hosts[host];
+            host_paces[host].add(own.time, static_cast<uint64_t>(own.units));
+            are_known &= is_known(host, host_paces[host]);
         }
-        is_heard |= stretch && stretch->time > 0;
-        if (!is_heard && waited >= kLongestWarmUp)
+        if (plain_.slices == 0 && waited >= kLongestWarmUp)
             return make_error(ErrorKind::kTimeout,
                               "of no slice within 15 s came what all hosts counted: they, or the "
                               "links to them, are too busy")
                 .with_hint("longer slices: --slice=50ms");
-        if (is_heard && !pace.has_ticked() && waited >= kNoTick)
+        if (!pace.has_ticked() && (plain_.time >= ns(kNoTick) || waited >= kLongestWarmUp))
             return make_error(ErrorKind::kTimeout, "progress point " + document_.progress[0] +
                                                        " did not tick within 5 s on any host: "
                                                        "nothing was measured")
                 .with_hint("give the service some load, or another --progress");
-        if (waited >= kLongestWarmUp && pace.has_ticked() && !pace.is_steady()) {
+        if (waited < kLongestWarmUp) continue;
+        if (!was_steady)
             warn("the pace of " + document_.progress[0] + " did not settle within 15 s");
-            break;
-        }
+        break;
     }
     period_ = pace.period();
     for (size_t host = 0; host < hosts_.size(); ++host)
@@ -281,8 +306,9 @@ void Ensemble::measure_plain(double seconds) {
 }
 
 void Ensemble::follow_periods(const Stretch& latest) {
+    // By as much as there was to see: one that is short tells little, and no unit is a slow one.
     const auto follow = [](double& period, double time, double units) {
-        if (period > 0 && units > 0) period += kFollowed * (time / units - period);
+        if (period > 0) period = (kKnownUnits * period + time) / (kKnownUnits + units);
     };
     follow(period_, latest.time, latest.units);
     for (size_t host = 0; host < hosts_.size(); ++host)

@@ -74,6 +74,8 @@ class Ensemble {
     void listen();
     void check_hosts();
     Stretch nothing() const;
+    Stretch watch_plain(Combiner& combiner, nanoseconds time);
+    bool is_known(size_t host, const experiment::SettlingPace& pace) const;
     void tell_periods();
     void add(Stretch& stretch, const FleetSlice& slice, Combiner& combiner) const;
 
