@@ -12,6 +12,7 @@
 #include "cpython/interpreter.h"
 #include "cpython/layout.h"
 #include "process/source.h"
+#include "process/threads.h"
 
 namespace speedbump::stacks {
 
@@ -36,6 +37,7 @@ class StackImage : public process::Source {
         const uint64_t gil = allocate(64);
         put(kBase + layout.runtime_head, state);
         put(state + layout.interpreter_threads, thread);
+        put_thread_id(4321);
         if (minor >= 12) put(state + layout.gil, gil);
         main_frame = add_frame("main", 0);
         leaf_frame = add_frame("leaf", main_frame);
@@ -130,6 +132,14 @@ class StackImage : public process::Source {
         put(frame + layout.frame_code, code);
         put(frame + layout.frame_previous, previous);
         return frame;
+    }
+
+    void put_thread_id(uint32_t id) {
+        if (layout.thread_native_id != cpython::kNone)
+            return put<uint64_t>(thread + layout.thread_native_id, id);
+        const uint64_t pthread = allocate(process::kPthreadTid + 8);
+        put(thread + layout.thread_id, pthread);
+        put(pthread + process::kPthreadTid, id);
     }
 
     // _Py_DebugOffsets of 3.14, whose 64-bit words are counted here.
