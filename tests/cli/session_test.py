@@ -338,10 +338,10 @@ class Run(SessionTest):
         )
         program = int(self.read_until(tool.stdout, "\n"))
         tool.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
         deadline = time.monotonic() + 30
         while self.is_pending(tool.pid, signal.SIGTERM) and time.monotonic() < deadline:
             time.sleep(0.01)  # two that wait are one
+        time.sleep(1)  # and so are two within half a second
         self.assertIsNone(tool.poll())
         tool.send_signal(signal.SIGTERM)
         self.assertEqual(tool.wait(timeout=10), 128 + 15)

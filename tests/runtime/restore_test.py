@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """However a session ends, the target's code is what it was, and as fast."""
 
+import fcntl
 import os
 import random
 import signal
@@ -61,12 +62,33 @@ def test_code_is_restored_when_the_command_returns() -> None:
         assert changed_bytes(target.pid) == 0
 
 
-def test_second_ctrl_c_leaves_at_once_and_nothing_behind() -> None:
+def test_a_doubled_ctrl_c_is_one() -> None:
+    """As a launcher passes on what a terminal has sent to both: the session ends in order."""
     target = start_puppet()
     with Session("+exe:work_* delay=1ms", pid=target.pid) as session:
         session.process.send_signal(signal.SIGINT)
         session.process.send_signal(signal.SIGINT)
-        session.process.wait(timeout=10)
+        session.wait()
+    expect_restored(target.pid)
+
+
+def test_second_ctrl_c_leaves_at_once_and_nothing_behind() -> None:
+    target = start_puppet()
+    out, unread = os.pipe()
+    fcntl.fcntl(unread, fcntl.F_SETPIPE_SZ, 4096)
+    os.write(unread, bytes(4096))  # it can't write its table, and waits
+    loader = subprocess.Popen(
+        [SPEEDBUMP, "attach", "--pid", str(target.pid), targets_file("+exe:work_* delay=1ms")],
+        stdout=unread, stderr=subprocess.DEVNULL)
+    leave_none(lambda: (loader.kill(), loader.wait()))
+    wait_for(lambda: changed_bytes(target.pid) >= len(WORK), 30, "attached")
+    loader.send_signal(signal.SIGINT)
+    time.sleep(1)  # one that comes within half a second is the same
+    assert loader.poll() is None, loader.returncode
+    loader.send_signal(signal.SIGINT)
+    assert loader.wait(timeout=10) == 128 + signal.SIGINT
+    os.close(out)
+    os.close(unread)
     expect_restored(target.pid)
     expect_unslowed(target, "work_push", MS)
 
