@@ -25,7 +25,7 @@ namespace {
 namespace http = boost::beast::http;
 
 constexpr size_t kMaxRequest = 8192;
-constexpr int kBacklog = 16;
+constexpr int kPageBacklog = 16;
 constexpr auto kForRequest = std::chrono::seconds(1);
 // For a client to take something more. The page goes through tunnels that are slow, and has some
 // MB.
@@ -140,7 +140,7 @@ Result<std::unique_ptr<PageServer>> PageServer::open(uint16_t port) {
     socklen_t size = sizeof(address);
     auto* const plain = reinterpret_cast<sockaddr*>(&address);
     if (bind(impl->listener.get(), plain, size) != 0 ||
-        ::listen(impl->listener.get(), kBacklog) != 0 ||
+        ::listen(impl->listener.get(), kPageBacklog) != 0 ||
         getsockname(impl->listener.get(), plain, &size) != 0)
         return errno_error(fmt::format("listen on port {} of 127.0.0.1", port), errno);
     impl->address = fmt::format("http://127.0.0.1:{}/{}/", ntohs(address.sin_port), impl->token);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "util/page.h"
 #include "util/parallel.h"
 
 namespace speedbump::elf {
@@ -11,9 +12,8 @@ namespace {
 // Bounds on what one file may make us hold: far above Chromium's own figures.
 constexpr uint64_t kMaxCodeBytes = uint64_t{1} << 30;    // in memory
 constexpr uint64_t kMaxAddressSpace = uint64_t{2} << 30; // with holes; what 32-bit distances reach
-constexpr uint64_t kPage = 4096;
-constexpr size_t kPartBytes = 4u << 20; // what a thread takes at a time
-constexpr uint64_t kEdge = 17;          // more than the longest instruction
+constexpr size_t kPartBytes = 4u << 20;                  // what a thread takes at a time
+constexpr uint64_t kEdge = 17;                           // more than the longest instruction
 constexpr uint64_t kGrain = 64;
 
 uint64_t memory_for(const std::vector<Extent>& data) {

@@ -13,6 +13,7 @@
 
 #include "elf/exits.h"
 #include "elf/frames.h"
+#include "elf/refusal.h"
 #include "elf/symbols.h"
 #include "util/result.h"
 
@@ -21,10 +22,6 @@ namespace speedbump::elf {
 
 inline constexpr uint64_t kMaxPartBytes = 256u << 10;
 inline constexpr uint64_t kTableBudget = 64u << 20; // bytes of tables that are read for a function
-
-inline Error refusal(std::string reason) {
-    return make_error(ErrorKind::kUnsupported, std::move(reason));
-}
 
 // A file's code, and what is read once for all its functions.
 struct ExitCode {

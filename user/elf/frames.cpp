@@ -15,7 +15,6 @@ namespace {
 constexpr uint64_t kMaxFrames = 256u << 20;
 constexpr uint64_t kMaxHandlers = 1u << 20;
 constexpr uint64_t kMaxNames = 1u << 20;
-constexpr uint64_t kMaxSections = 1u << 18;
 constexpr uint8_t kOmitted = 0xff; // DW_EH_PE_omit
 constexpr uint8_t kIndirect = 0x80;
 constexpr uint8_t kRelative = 0x10; // to its own address (DW_EH_PE_pcrel)

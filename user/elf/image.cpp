@@ -18,7 +18,6 @@ constexpr unsigned char kByteOrder =
     std::endian::native == std::endian::little ? ELFDATA2LSB : ELFDATA2MSB;
 
 // Real files stay far below; a hostile one must not make us allocate what its header asks for.
-constexpr uint64_t kMaxSections = 1u << 18;
 constexpr uint64_t kMaxProgramHeaders = 1u << 14;
 constexpr uint64_t kMaxSectionNames = 64u << 20;
 constexpr uint64_t kMaxDynamic = 1u << 20;

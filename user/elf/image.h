@@ -16,6 +16,9 @@
 
 namespace speedbump::elf {
 
+// Real files stay far below; a hostile one must not make us allocate what its header asks for.
+inline constexpr uint64_t kMaxSections = 1u << 18;
+
 // Of a file, from `begin` to before `end`.
 struct Extent {
     uint64_t begin = 0;

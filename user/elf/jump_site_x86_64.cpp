@@ -11,6 +11,7 @@
 #include "elf/frames.h"
 #include "elf/jump_search_x86_64.h"
 #include "elf/moved_code.h"
+#include "util/page.h"
 
 namespace speedbump::elf {
 namespace {
@@ -19,7 +20,6 @@ using Bytes = std::basic_string_view<unsigned char>;
 
 constexpr size_t kMaxRunBytes = 96;
 constexpr size_t kLongestInstruction = 15;
-constexpr uint64_t kPage = 4096;
 static_assert(kMaxRunBytes + kLongestInstruction <= kLongestStretch);
 static_assert(kLongestRange == kJumpBytes - 1 + kLongestInstruction);
 

@@ -13,7 +13,7 @@ using Bytes = std::basic_string_view<unsigned char>;
 
 constexpr uint64_t kAlignment = 16; // of functions, and of blocks that are aligned at all
 
-struct Instruction {
+struct DecodedInstruction {
     ZydisDecodedInstruction decoded;
     ZydisDecodedOperand operands[ZYDIS_MAX_OPERAND_COUNT];
 };
@@ -21,7 +21,7 @@ struct Instruction {
 class Decoder {
   public:
     Decoder() { ZydisDecoderInit(&decoder_, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64); }
-    bool decode(Bytes code, Instruction& out) const {
+    bool decode(Bytes code, DecodedInstruction& out) const {
         return ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder_, code.data(), code.size(),
                                                    &out.decoded, out.operands));
     }
@@ -82,7 +82,7 @@ bool is_usual_register(ZydisRegister number) {
     }
 }
 
-bool has_usual_operands(const Instruction& instruction) {
+bool has_usual_operands(const DecodedInstruction& instruction) {
     for (size_t i = 0; i < instruction.decoded.operand_count; ++i) {
         const ZydisDecodedOperand& operand = instruction.operands[i];
         if (operand.type == ZYDIS_OPERAND_TYPE_REGISTER && !is_usual_register(operand.reg.value))
@@ -103,11 +103,11 @@ bool has_usual_operands(const Instruction& instruction) {
 }
 
 // Whether it does the same wherever it lies, once its address of data is adjusted.
-bool is_movable(const Instruction& instruction) {
+bool is_movable(const DecodedInstruction& instruction) {
     return is_plain(instruction.decoded) && has_usual_operands(instruction);
 }
 
-bool is_relative_to_itself(const Instruction& instruction) {
+bool is_relative_to_itself(const DecodedInstruction& instruction) {
     for (size_t i = 0; i < instruction.decoded.operand_count; ++i)
         if (instruction.operands[i].type == ZYDIS_OPERAND_TYPE_MEMORY &&
             instruction.operands[i].mem.base == ZYDIS_REGISTER_RIP)
@@ -127,7 +127,7 @@ enum class Form {
 
 // Branches in the encodings that compilers emit: without prefixes, but for a return's `rep` and the
 // REX of an indirect jump.
-Form form_of(const Instruction& instruction, Bytes code) {
+Form form_of(const DecodedInstruction& instruction, Bytes code) {
     if (is_movable(instruction)) return Form::kPlain;
     const size_t length = instruction.decoded.length;
     if (length == 2 && (code[0] & 0xf0) == 0x70) return Form::kCondition;
@@ -148,7 +148,7 @@ bool goes_on(Form form) {
 
 // Up to where nops and breakpoints fill the space behind code, if they fill it.
 size_t end_of_padding(const Decoder& decoder, Bytes code, size_t at, uint64_t address) {
-    Instruction instruction;
+    DecodedInstruction instruction;
     const size_t least = at + (kAlignment - (address + at) % kAlignment) % kAlignment;
     while (at < least) {
         const Bytes rest = code.substr(std::min(at, code.size()));
@@ -161,7 +161,7 @@ size_t end_of_padding(const Decoder& decoder, Bytes code, size_t at, uint64_t ad
     return at;
 }
 
-int64_t target_of(const Instruction& instruction, uint64_t address) {
+int64_t target_of(const DecodedInstruction& instruction, uint64_t address) {
     return static_cast<int64_t>(address) + instruction.decoded.length +
            instruction.operands[0].imm.value.s;
 }
@@ -197,7 +197,7 @@ class Copy {
 } // namespace
 
 uint8_t straight_on(Bytes code) {
-    Instruction instruction;
+    DecodedInstruction instruction;
     if (!Decoder().decode(code, instruction)) return 0;
     const bool is_mark = instruction.decoded.mnemonic == ZYDIS_MNEMONIC_ENDBR64;
     return is_mark || is_movable(instruction) ? instruction.decoded.length : 0;
@@ -212,7 +212,7 @@ bool is_stack_pointer(const ZydisDecodedOperand& operand) {
 }
 
 // By how much it lowers the stack pointer.
-std::optional<int64_t> growth_by(const Instruction& instruction) {
+std::optional<int64_t> growth_by(const DecodedInstruction& instruction) {
     const ZydisDecodedOperand* const operands = instruction.operands;
     const auto changes_it = [](const ZydisDecodedOperand& operand) {
         return is_stack_pointer(operand) &&
@@ -246,7 +246,7 @@ std::optional<int64_t> growth_by(const Instruction& instruction) {
 std::optional<uint32_t> stack_growth(Bytes code) {
     constexpr int64_t kMost = 1 << 24;
     const Decoder decoder;
-    Instruction instruction;
+    DecodedInstruction instruction;
     int64_t growth = 0;
     while (!code.empty()) {
         if (!decoder.decode(code, instruction)) return std::nullopt;
@@ -260,7 +260,7 @@ std::optional<uint32_t> stack_growth(Bytes code) {
 
 std::optional<Range> movable_range(Bytes code, uint64_t address) {
     const Decoder decoder;
-    Instruction instruction;
+    DecodedInstruction instruction;
     Range range;
     size_t at = 0;
     while (at < kJumpBytes) {
@@ -285,7 +285,7 @@ std::optional<MovedRange> move_range(Bytes code, uint64_t from, uint64_t to) {
     const auto range = movable_range(code, from);
     if (!range) return std::nullopt;
     const Decoder decoder;
-    Instruction instruction;
+    DecodedInstruction instruction;
     Copy copy(to);
     MovedRange moved;
     for (const uint8_t at : range->places) {

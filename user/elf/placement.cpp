@@ -7,16 +7,13 @@
 
 #include "elf/entry_proof.h"
 #include "elf/image.h"
+#include "elf/refusal.h"
 
 namespace speedbump::elf {
 namespace {
 
 // Of a function that another symbol lies in: how far it is decoded to find that symbol.
 constexpr uint64_t kMaxWalk = 1u << 20;
-
-Error refusal(std::string reason) {
-    return make_error(ErrorKind::kUnsupported, std::move(reason));
-}
 
 bool walks_to(const ElfFile& file, const Function& function, uint64_t address) {
     if (address - function.address > kMaxWalk) return false;

@@ -7,6 +7,7 @@
 #include "elf/entry_proof.h"
 #include "elf/image.h"
 #include "elf/jump_site.h"
+#include "elf/refusal.h"
 
 namespace speedbump::elf {
 namespace {
@@ -20,10 +21,6 @@ constexpr size_t kWord = 4;
 bool is_signal_return(Bytes code) {
     static constexpr unsigned char kReturn[] = {0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4};
     return code.starts_with(Bytes(kReturn, sizeof kReturn));
-}
-
-Error refusal(std::string reason) {
-    return make_error(ErrorKind::kUnsupported, std::move(reason));
 }
 
 Result<ProbeSite> place(const ElfFile& file, uint64_t offset, const PlacementOptions& options) {

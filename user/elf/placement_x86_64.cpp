@@ -11,6 +11,7 @@
 #include "elf/image.h"
 #include "elf/jump_search_x86_64.h"
 #include "elf/jump_site.h"
+#include "elf/refusal.h"
 
 namespace speedbump::elf {
 namespace {
@@ -22,10 +23,6 @@ constexpr size_t kEndbr = 4;
 static_assert(kMaxRunBytes + kLongestInstruction <= kLongestStretch);
 
 using Bytes = std::basic_string_view<unsigned char>;
-
-Error refusal(std::string reason) {
-    return make_error(ErrorKind::kUnsupported, std::move(reason));
-}
 
 // Whether straight-line execution surely goes on after the instruction, in the same thread, with
 // nothing special about a trap there.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "elf/probe_site.h"
+#include "util/page.h"
 
 #include <Zydis/Zydis.h>
 
@@ -11,10 +12,8 @@ namespace speedbump::elf {
 namespace {
 
 using Bytes = std::basic_string_view<unsigned char>;
-using Instruction = ZydisDecodedInstruction;
 using Operands = std::span<const ZydisDecodedOperand>;
 
-constexpr uint64_t kPage = 4096;
 constexpr uint64_t kNop5 = 5;
 
 constexpr const char* kOddForm = "is encoded in a way that is not on the list";
@@ -135,7 +134,7 @@ struct Prefixes {
 };
 
 // As compilers place them: one of each at most, REX last.
-Prefixes prefixes_of(Bytes code, const Instruction& instruction) {
+Prefixes prefixes_of(Bytes code, const ZydisDecodedInstruction& instruction) {
     Prefixes found;
     const size_t count = instruction.raw.prefix_count;
     for (size_t i = 0; i < count; ++i) {
@@ -197,7 +196,7 @@ constexpr SiteVerdict refused(const char* reason) {
 
 // nop of whatever length; the kernel rewrites those of 5 bytes where it can, and later kernels
 // those of more.
-SiteVerdict judge_nop(Bytes code, const Instruction& instruction, uint64_t address,
+SiteVerdict judge_nop(Bytes code, const ZydisDecodedInstruction& instruction, uint64_t address,
                       const SiteOptions& options, SitePosition position) {
     const Bytes bytes = code.substr(0, instruction.length);
     static constexpr unsigned char kOne[] = {0x90};
@@ -222,7 +221,7 @@ SiteVerdict judge_nop(Bytes code, const Instruction& instruction, uint64_t addre
 }
 
 // Relative and indirect jumps and calls, ret.
-SiteVerdict judge_branch(Bytes code, const Instruction& instruction, Operands operands,
+SiteVerdict judge_branch(Bytes code, const ZydisDecodedInstruction& instruction, Operands operands,
                          const Prefixes& prefixes, const SiteOptions& options) {
     const bool bare = instruction.raw.prefix_count == 0;
     const unsigned char first = code[0];
@@ -265,7 +264,7 @@ bool is_empty_lea(Operands operands) {
            operands[1].mem.index == ZYDIS_REGISTER_NONE && operands[1].mem.disp.value == 0;
 }
 
-SiteVerdict judge_general(const Instruction& instruction, Operands operands,
+SiteVerdict judge_general(const ZydisDecodedInstruction& instruction, Operands operands,
                           const Prefixes& prefixes) {
     if (prefixes.repeat) return refused(kOddForm);
     // 66 before REX.W has no effect.
@@ -305,8 +304,8 @@ SiteVerdict judge_general(const Instruction& instruction, Operands operands,
     return allowed(SiteKind::kSingleStep);
 }
 
-SiteVerdict judge(Bytes code, const Instruction& instruction, Operands operands, uint64_t address,
-                  const SiteOptions& options, SitePosition position) {
+SiteVerdict judge(Bytes code, const ZydisDecodedInstruction& instruction, Operands operands,
+                  uint64_t address, const SiteOptions& options, SitePosition position) {
     // The kernel compares the opcode byte without its map, so that it takes some of these for
     // branches, nops or returns; which of them is its secret, so none is.
     if (instruction.encoding != ZYDIS_INSTRUCTION_ENCODING_LEGACY) return refused(kWrongByKernel);
@@ -348,7 +347,7 @@ SiteVerdict judge(Bytes code, const Instruction& instruction, Operands operands,
 
 SiteVerdict judge_site(Bytes code, uint64_t address, const SiteOptions& options,
                        SitePosition position) {
-    Instruction instruction;
+    ZydisDecodedInstruction instruction;
     ZydisDecodedOperand operands[ZYDIS_MAX_OPERAND_COUNT];
     if (code.empty() || !ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder(), code.data(), code.size(),
                                                              &instruction, operands)))
@@ -367,7 +366,7 @@ std::string instruction_text(Bytes code, uint64_t address) {
                                   ZYDIS_PADDING_DISABLED);
         return made;
     }();
-    Instruction instruction;
+    ZydisDecodedInstruction instruction;
     ZydisDecodedOperand operands[ZYDIS_MAX_OPERAND_COUNT];
     char text[128];
     if (!ZYAN_SUCCESS(

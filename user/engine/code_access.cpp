@@ -12,12 +12,11 @@
 
 #include "inject/write_code.h"
 #include "process/memory.h"
+#include "util/page.h"
 
 namespace speedbump::engine {
 
 namespace {
-
-constexpr size_t kPage = 4096;
 
 Result<void> write_to_child(pid_t child, const void* code) {
     const auto memory = process::open_memory(child);

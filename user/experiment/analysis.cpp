@@ -11,6 +11,7 @@
 #include "experiment/anytime.h"
 #include "experiment/by_host.h"
 #include "experiment/slices.h"
+#include "experiment/thresholds.h"
 #include "util/clock.h"
 #include "util/numbers.h"
 
@@ -24,12 +25,10 @@ constexpr double kNsPerUs = 1000;
 constexpr double kPositiveTolerance = 0.15;
 // So many good runs are called invalid by chance: who makes hundreds must not lose some to it.
 constexpr double kShamAlarm = 1e-4;
-constexpr double kContention = 0.1; // of the time, or of the injected time
-constexpr double kSignificant = 0.05;
 // A count of units between two moments is off by up to one: so much, where these are at random.
 const double kCountingError = std::sqrt(1.0 / 6);
-constexpr double kFewUnits = 30;   // of a slice: below, a unit more or less moves its dose
-constexpr double kFewestUnits = 5; // below, where a slice begins decides, and some have none
+constexpr double kFewUnits = 30;         // of a slice: below, a unit more or less moves its dose
+constexpr double kFewestUnitsOfWork = 5; // below, where a slice begins decides, and some have none
 
 bool is_usable(const Slice& slice, size_t progress) {
     return slice.progress.at(progress) > 0 && slice.progress_time.at(progress).count() > 0 &&
@@ -57,7 +56,7 @@ double mean_units(const Document& document, size_t progress) {
 }
 
 bool has_too_few_units(const Document& document, size_t progress) {
-    return !document.sliced && mean_units(document, progress) < kFewestUnits;
+    return !document.sliced && mean_units(document, progress) < kFewestUnitsOfWork;
 }
 
 // As rates: progress and injected time are not read at the very same moments.

@@ -24,7 +24,7 @@ constexpr const char* kCuda =
     "cuEventRecord(event,stream):"
     "cuStreamSynchronize(stream),cuEventSynchronize(event),cuCtxSynchronize";
 
-Error wrong(const std::string& what) {
+Error wrong_device(const std::string& what) {
     return make_error(ErrorKind::kUsage, what);
 }
 
@@ -49,18 +49,19 @@ Result<void> take_argument(const std::string& text, unsigned number, DeviceFunct
     const size_t at = text.find('@');
     const std::string kind = text.substr(0, at);
     if (kind != "stream" && kind != "event")
-        return wrong("the argument '" + text + "' of " + function.name +
-                     " must be stream, event or _");
+        return wrong_device("the argument '" + text + "' of " + function.name +
+                            " must be stream, event or _");
     DeviceArgument& argument = kind == "stream" ? function.queue : function.event;
-    if (argument.number != 0) return wrong(function.name + " has two arguments '" + kind + "'");
+    if (argument.number != 0)
+        return wrong_device(function.name + " has two arguments '" + kind + "'");
     argument.number = number;
     if (at == std::string::npos) return {};
     uint32_t within = 0;
     const char* end = text.data() + text.size();
     const auto [stopped, error] = std::from_chars(text.data() + at + 1, end, within);
     if (error != std::errc() || stopped != end || within > kMaxWithin)
-        return wrong("'" + text + "' must end in the offset of a field, at most " +
-                     std::to_string(kMaxWithin));
+        return wrong_device("'" + text + "' must end in the offset of a field, at most " +
+                            std::to_string(kMaxWithin));
     argument.within = within;
     return {};
 }
@@ -69,14 +70,15 @@ Result<DeviceFunction> parse_function(const std::string& text) {
     DeviceFunction function;
     const size_t open = text.find('(');
     function.name = text.substr(0, open);
-    if (function.name.empty()) return wrong("a function has no name");
+    if (function.name.empty()) return wrong_device("a function has no name");
     if (open == std::string::npos) return function;
-    if (text.back() != ')') return wrong("'" + text + "' must end in ')'");
+    if (text.back() != ')') return wrong_device("'" + text + "' must end in ')'");
     const std::string list = text.substr(open + 1, text.size() - open - 2);
     unsigned number = 0;
     for (size_t begin = 0; begin <= list.size();) {
         const size_t end = std::min(list.find(',', begin), list.size());
-        if (++number > kMaxArguments) return wrong(function.name + " has too many arguments");
+        if (++number > kMaxArguments)
+            return wrong_device(function.name + " has too many arguments");
         if (auto taken = take_argument(list.substr(begin, end - begin), number, function); !taken)
             return std::move(taken).error();
         begin = end + 1;
@@ -86,7 +88,7 @@ Result<DeviceFunction> parse_function(const std::string& text) {
 
 Result<void> take_list(const std::string& list, bool waits, DeviceSpec& spec) {
     const std::vector<std::string> parts = split(list);
-    if (parts.empty()) return wrong("the parentheses of '" + list + "' do not match");
+    if (parts.empty()) return wrong_device("the parentheses of '" + list + "' do not match");
     for (const std::string& part : parts) {
         auto function = parse_function(part);
         if (!function) return std::move(function).error();
@@ -94,9 +96,11 @@ Result<void> take_list(const std::string& list, bool waits, DeviceSpec& spec) {
             std::find_if(spec.functions.begin(), spec.functions.end(),
                          [&](const DeviceFunction& other) { return other.name == function->name; });
         const bool known = same != spec.functions.end();
-        if (known && (!waits || same->waits)) return wrong(function->name + " is there twice");
+        if (known && (!waits || same->waits))
+            return wrong_device(function->name + " is there twice");
         if (known && !same->launches)
-            return wrong(function->name + " puts an event into a queue: it can't be waited for");
+            return wrong_device(function->name +
+                                " puts an event into a queue: it can't be waited for");
         if (known) {
             same->waits = true;
             continue;
@@ -120,7 +124,7 @@ Result<DeviceSpec> parse_device(const std::string& text) {
     const size_t first = text.find(':');
     const size_t second = first == std::string::npos ? first : text.find(':', first + 1);
     if (first == 0 || second == std::string::npos)
-        return wrong("it must be device:cuda or device:BINARY:LAUNCH,...:WAIT,...");
+        return wrong_device("it must be device:cuda or device:BINARY:LAUNCH,...:WAIT,...");
     DeviceSpec spec;
     spec.binary = text.substr(0, first);
     if (auto taken = take_list(text.substr(first + 1, second - first - 1), false, spec); !taken)
@@ -129,7 +133,7 @@ Result<DeviceSpec> parse_device(const std::string& text) {
         return std::move(taken).error();
     const auto is_launch = [](const DeviceFunction& one) { return one.launches; };
     if (std::none_of(spec.functions.begin(), spec.functions.end(), is_launch))
-        return wrong("none of its functions launches anything");
+        return wrong_device("none of its functions launches anything");
     return spec;
 }
 

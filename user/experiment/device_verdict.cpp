@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "experiment/thresholds.h"
 #include "util/clock.h"
 
 namespace speedbump::experiment {
@@ -18,7 +19,6 @@ constexpr double kLittle = 0.1, kDominant = 3;
 // Launches that a driver takes before it makes the host wait for room: CUDA's take 1,024.
 constexpr uint64_t kLikelyRoom = 1000;
 constexpr double kMuchUnseen = 0.1; // of the time
-constexpr double kContention = 0.1; // of the time
 
 struct Pair {
     double part = 0;
@@ -26,7 +26,7 @@ struct Pair {
 };
 
 // The sum of all parts as a share of the sum of all wholes, with the error of that.
-Estimate share_of(const std::vector<Pair>& pairs) {
+Estimate share_of_pairs(const std::vector<Pair>& pairs) {
     Pair sum;
     for (const Pair& one : pairs) {
         sum.part += one.part;
@@ -154,10 +154,10 @@ DeviceResult examine_device(const Document& document, size_t progress) {
     if (slices.sum.watched > 0) {
         const bool may_be_held = slices.sum.launching == 0 && slices.sum.most_queued >= kLikelyRoom;
         const auto low = [](const std::vector<Pair>& pairs) {
-            return within(share_of(pairs).interval.low);
+            return within(share_of_pairs(pairs).interval.low);
         };
         const auto high = [](const std::vector<Pair>& pairs) {
-            return within(share_of(pairs).interval.high);
+            return within(share_of_pairs(pairs).interval.high);
         };
         result.waiting = {low(slices.waited), may_be_held ? 1 : high(slices.waited_or_unsure)};
         result.idling.low = low(slices.idle);

@@ -10,13 +10,13 @@
 
 #include "experiment/analysis.h"
 #include "experiment/comparison.h"
+#include "experiment/thresholds.h"
 #include "util/clock.h"
 
 namespace speedbump::experiment {
 
 namespace {
 
-constexpr double kSignificant = 0.05;
 // Percentiles come in sixteen steps for each power of two (bpf/progress.bpf.c); of one that always
 // falls into the same step no more is known than that.
 const double kPercentileStep = std::log(17.0 / 16.0);

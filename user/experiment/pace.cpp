@@ -52,7 +52,7 @@ std::vector<double> influences(std::span<const Stretch> stretches, const Stretch
     return result;
 }
 
-struct Error {
+struct StandardError {
     double value = std::numeric_limits<double>::infinity();
     double freedom = 0;
 };
@@ -60,7 +60,7 @@ struct Error {
 // The standard error of the mean of values that hang together in time: the mean square of their
 // lowest cosine transforms (E. Lazarus, D. J. Lewis, J. H. Stock, M. W. Watson, "HAR inference:
 // recommendations for practice", J. Business & Economic Statistics 36, 2018), for Student's t.
-Error error_of_mean(const std::vector<double>& values) {
+StandardError error_of_mean(const std::vector<double>& values) {
     const size_t count = values.size();
     if (count < 2) return {};
     const size_t cosines = std::clamp<size_t>(count / 2, 1, kMaxCosines);
@@ -82,7 +82,7 @@ bool is_known(const Stretch& sum) {
 }
 
 // From the logarithm of a ratio to a share of change.
-Estimate share_of(Estimate estimate) {
+Estimate as_share(Estimate estimate) {
     estimate.error *= std::exp(estimate.value);
     for (double* one : {&estimate.value, &estimate.interval.low, &estimate.interval.high,
                         &estimate.wide.low, &estimate.wide.high})
@@ -90,8 +90,8 @@ Estimate share_of(Estimate estimate) {
     return estimate;
 }
 
-Estimate share_of(double log_ratio, const Error& error) {
-    return share_of(estimate_of(log_ratio, error.value, error.freedom));
+Estimate as_share(double log_ratio, const StandardError& error) {
+    return as_share(estimate_of(log_ratio, error.value, error.freedom));
 }
 
 Interval hull(const Interval& a, const Interval& b) {
@@ -108,7 +108,7 @@ Estimate either(Estimate seen, const Estimate& other) {
 
 struct LogRatio {
     double value = 0;
-    Error error;
+    StandardError error;
 };
 
 LogRatio side_by_side(std::span<const Stretch> a, std::span<const Stretch> b) {
@@ -126,25 +126,25 @@ LogRatio side_by_side(std::span<const Stretch> a, std::span<const Stretch> b) {
 Pace pace_of(std::span<const Stretch> stretches) {
     const Stretch sum = sum_of(stretches);
     if (!is_known(sum)) return {};
-    const Error error = error_of_mean(influences(stretches, sum));
+    const StandardError error = error_of_mean(influences(stretches, sum));
     return {sum.time / sum.units, error.value, error.freedom};
 }
 
 Estimate change_apart(const Pace& a, const Pace& b) {
-    if (a.period <= 0 || b.period <= 0) return share_of(0, {});
+    if (a.period <= 0 || b.period <= 0) return as_share(0, {});
     const double va = a.error * a.error, vb = b.error * b.error;
-    Error error{std::sqrt(va + vb), 0};
+    StandardError error{std::sqrt(va + vb), 0};
     if (a.freedom > 0 && b.freedom > 0) // Welch's
         error.freedom = va + vb > 0
                             ? (va + vb) * (va + vb) / (va * va / a.freedom + vb * vb / b.freedom)
                             : std::min(a.freedom, b.freedom);
-    return share_of(std::log(b.period / a.period), error);
+    return as_share(std::log(b.period / a.period), error);
 }
 
 Estimate change_side_by_side(std::span<const Stretch> a, std::span<const Stretch> b,
                              double unlike) {
     const LogRatio ratio = side_by_side(a, b);
-    return share_of(
+    return as_share(
         either(estimate_of(ratio.value, ratio.error.value, ratio.error.freedom),
                estimate_of(ratio.value - unlike, ratio.error.value, ratio.error.freedom)));
 }
@@ -156,7 +156,7 @@ Estimate change_at_any_look(std::span<const Stretch> a, std::span<const Stretch>
         return anytime(estimate_of(value, ratio.error.value, ratio.error.freedom), blocks,
                        ratio.error.freedom);
     };
-    return share_of(either(at_any_look(ratio.value), at_any_look(ratio.value - unlike)));
+    return as_share(either(at_any_look(ratio.value), at_any_look(ratio.value - unlike)));
 }
 
 void SettlingPace::add(double time, uint64_t units) {

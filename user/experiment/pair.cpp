@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "experiment/pair.h"
+#include "experiment/thresholds.h"
 
 #include <fmt/format.h>
 
@@ -10,8 +11,7 @@ namespace speedbump::experiment {
 
 namespace {
 
-constexpr double kContention = 0.1; // of the time
-constexpr double kUnlike = 0.002;   // of the time per unit: what is worth a word
+constexpr double kUnlike = 0.002; // of the time per unit: what is worth a word
 constexpr size_t kSlicesOfALook = 20;
 
 using Stretches = std::array<std::vector<Stretch>, 2>;

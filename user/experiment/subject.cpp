@@ -19,7 +19,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr auto kGuardTick = milliseconds(100);
+constexpr auto kUsualGuardTick = milliseconds(100);
 constexpr auto kPolledGuardTick = milliseconds(500); // where a look is a process or a request
 // A delay that nobody takes back ends by itself this long after its slice.
 constexpr auto kDeadMan = std::chrono::seconds(2);
@@ -98,7 +98,7 @@ Result<void> Subject::attach(uint32_t columns) {
     points_ = std::move(*points);
     bad_readings_.resize(points_.size());
     lost_.resize(points_.size());
-    guard_tick_ = kGuardTick;
+    guard_tick_ = kUsualGuardTick;
     for (const ProgressSpec& spec : request_.progress)
         if (spec.kind == ProgressSpec::Kind::kCommand || spec.kind == ProgressSpec::Kind::kHttp)
             guard_tick_ = kPolledGuardTick;

@@ -12,12 +12,12 @@
 #include <string_view>
 
 #include "inject/machine.h"
+#include "util/page.h"
 #include "util/proc.h"
 
 namespace speedbump::inject {
 namespace {
 
-constexpr uint64_t kPage = 4096;
 // The kernel's stack_guard_gap: a stack grows no nearer to what lies below it.
 constexpr uint64_t kGuardGap = 256 * 4096;
 

@@ -12,6 +12,7 @@
 #include "elf/dynamic.h"
 #include "elf/image.h"
 #include "elf/machine.h"
+#include "util/page.h"
 
 namespace speedbump::process {
 
@@ -22,13 +23,12 @@ namespace {
 
 // The process may be hostile: nothing it says makes us read more than this.
 constexpr uint64_t kMaxProgramHeaders = 128;
-constexpr uint64_t kMaxDynamic = 64u << 10;
-constexpr uint64_t kMaxRelocations = 64u << 20;
+constexpr uint64_t kMaxDynamicBytes = 64u << 10;
+constexpr uint64_t kMaxRelocationBytes = 64u << 20;
 constexpr uint64_t kMaxSymbols = 64u << 20;
 constexpr uint64_t kMaxStrings = 64u << 20;
 constexpr size_t kMaxModules = 4096;
-constexpr size_t kBatch = 512; // below IOV_MAX
-constexpr uint64_t kPage = 4096;
+constexpr size_t kBatch = 512;                 // below IOV_MAX
 constexpr size_t kMaxName = 4096, kNode = 128; // bytes
 
 } // namespace
@@ -81,7 +81,7 @@ void IfuncResolver::read_module(const Mapping& first) {
         if (program.p_type == PT_DYNAMIC) at = &program;
     }
     if (!bias || at == nullptr) return;
-    auto bytes = read_bytes(*bias + at->p_vaddr, at->p_memsz, kMaxDynamic);
+    auto bytes = read_bytes(*bias + at->p_vaddr, at->p_memsz, kMaxDynamicBytes);
     if (!bytes) return;
     const elf::Dynamic dynamic = elf::read_dynamic(elf::as_table<Elf64_Dyn>(*bytes));
     if (dynamic.symbols == 0 || dynamic.strings == 0) return;
@@ -106,7 +106,7 @@ void IfuncResolver::read_module(const Mapping& first) {
 void IfuncResolver::add_slots(std::vector<Slot>& slots, uint64_t table, uint64_t size,
                               uint64_t bias) {
     if (size == 0) return;
-    const auto bytes = read_bytes(table, size, kMaxRelocations);
+    const auto bytes = read_bytes(table, size, kMaxRelocationBytes);
     if (!bytes) return;
     for (const Elf64_Rela& entry : elf::as_table<Elf64_Rela>(*bytes)) {
         const auto type = static_cast<uint32_t>(ELF64_R_TYPE(entry.r_info));

@@ -17,8 +17,6 @@
 namespace speedbump::process {
 namespace {
 
-constexpr std::string_view kDeleted = " (deleted)";
-
 // Reads a number up to `end_char`, which is skipped; false when it is not there.
 bool take_number(std::string_view& text, int base, char end_char, uint64_t& value) {
     auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);

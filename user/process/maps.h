@@ -13,6 +13,9 @@
 
 namespace speedbump::process {
 
+inline constexpr std::string_view kDeleted =
+    " (deleted)"; // behind the path of a file that has no name
+
 // One line of /proc/PID/maps that is backed by a file.
 struct Mapping {
     uint64_t start = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "process/memory.h"
+#include "util/page.h"
 
 #include <fcntl.h>
 
@@ -10,8 +11,6 @@
 
 namespace speedbump::process {
 namespace {
-
-constexpr uint64_t kPageSize = 4096;
 
 int yama_scope() {
     std::ifstream file("/proc/sys/kernel/yama/ptrace_scope");
@@ -80,7 +79,7 @@ size_t RemoteMemory::read_some(uint64_t address, void* buffer, size_t size) cons
         size_t planned = done;
         while (count < pieces.size() && planned < size) {
             const uint64_t from = address + planned;
-            const size_t length = std::min<size_t>(size - planned, kPageSize - from % kPageSize);
+            const size_t length = std::min<size_t>(size - planned, kPage - from % kPage);
             pieces[count++] = piece(from, length);
             planned += length;
         }

@@ -8,11 +8,11 @@
 #include <cstring>
 
 #include "elf/dynamic.h"
+#include "util/page.h"
 
 namespace speedbump::process {
 namespace {
 
-constexpr uint64_t kPageSize = 4096;
 constexpr size_t kMaxSegments = 256;
 constexpr uint64_t kMaxDynamic = 64 * 1024; // bytes
 constexpr size_t kMaxSymbolName = 256;
@@ -20,7 +20,7 @@ constexpr uint32_t kMaxChain = 1 << 16;       // a damaged hash table must not h
 constexpr uint64_t kMaxRelocations = 1 << 22; // nor one that says it has no end
 
 uint64_t page_up(uint64_t address) {
-    return (address + kPageSize - 1) & ~(kPageSize - 1);
+    return (address + kPage - 1) & ~(kPage - 1);
 }
 
 uint32_t gnu_hash(std::string_view name) {
@@ -74,8 +74,7 @@ bool RemoteModule::load(const std::vector<Mapping>& mappings, size_t first, size
         }
         if (segment.p_type == PT_LOAD && (segment.p_flags & PF_X)) {
             uint64_t end = bias_ + segment.p_vaddr + segment.p_memsz;
-            if (end % kPageSize != 0 && contains_code(end - 1))
-                padding_.push_back({end, page_up(end)});
+            if (end % kPage != 0 && contains_code(end - 1)) padding_.push_back({end, page_up(end)});
         }
     }
     if (dynamic != 0) load_dynamic(dynamic, dynamic_size);
@@ -84,7 +83,7 @@ bool RemoteModule::load(const std::vector<Mapping>& mappings, size_t first, size
 
 // Header and segments both lie in the first page nearly always.
 bool RemoteModule::read_segments(std::vector<Elf64_Phdr>& segments) {
-    std::array<std::byte, kPageSize> page;
+    std::array<std::byte, kPage> page;
     const size_t got = memory_.read_some(start_, page.data(), page.size());
     Elf64_Ehdr header;
     if (got < sizeof(header)) return false;
@@ -140,7 +139,7 @@ std::optional<RemoteModule::GnuHash> RemoteModule::read_gnu_hash(uint64_t addres
     struct Header {
         uint32_t buckets, first_symbol, filter_words, filter_shift;
     };
-    std::array<std::byte, kPageSize> bytes;
+    std::array<std::byte, kPage> bytes;
     const size_t got = memory_.read_some(address, bytes.data(), bytes.size());
     Header header;
     if (got < sizeof(header)) return std::nullopt;

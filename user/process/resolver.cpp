@@ -25,8 +25,6 @@ namespace {
 using targets::BinaryIdentity;
 using targets::TargetLine;
 
-constexpr std::string_view kDeleted = " (deleted)";
-
 // The part of an absolute pattern that stands for one file or folder: the whole path, or the folder
 // before the first glob character.
 std::string fixed_prefix(const targets::Pattern& pattern) {

@@ -15,7 +15,7 @@ using experiment::DeviceResult;
 using experiment::DeviceVerdict;
 using experiment::Interval;
 
-std::string show_share(const Interval& share) {
+std::string show_shares(const Interval& share) {
     return fmt::format("{:.1f} to {:.1f}%", share.low * 100, share.high * 100);
 }
 
@@ -45,12 +45,12 @@ std::string device_text(const experiment::Document& document, const DeviceResult
     std::string text = paint(style, Tone::kBold, name) + ": " + conclusion_of(result) + "\n";
     if (result.unit > 0) {
         text += fmt::format("  the host waits for the device {} of the time: {} of {} per unit",
-                            show_share(result.waiting), show_ns(result.wait + result.held),
+                            show_shares(result.waiting), show_ns(result.wait + result.held),
                             show_ns(result.unit));
         if (result.held > 0)
             text += fmt::format(", {} of it for room in a queue", show_ns(result.held));
         text += fmt::format("\n  the device is idle {} of the time: {} per unit",
-                            show_share(result.idling), show_ns(result.idle));
+                            show_shares(result.idling), show_ns(result.idle));
         if (result.unseen > 0)
             text += fmt::format(", and {} that can't be seen", show_ns(result.unseen));
         text += fmt::format("\n  {} launches and {} waits per unit\n", show_rate(result.launches),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "stacks/frame_regions.h"
+#include "util/page.h"
 
 #include <algorithm>
 #include <array>
@@ -10,11 +11,10 @@
 namespace speedbump::stacks {
 namespace {
 
-constexpr uint64_t kNear = 2048;         // frames nearer than this are read in one piece
-constexpr uint64_t kMaxRegion = 1 << 20; // bytes
-constexpr uint64_t kMaxBytes = 32 << 20; // of all regions of a thread
-constexpr size_t kMaxPages = 1024;       // kept while frames are searched for
-constexpr uint64_t kPageSize = 4096;
+constexpr uint64_t kNear = 2048;                    // frames nearer than this are read in one piece
+constexpr uint64_t kMaxRegion = 1 << 20;            // bytes
+constexpr uint64_t kMaxBytes = 32 << 20;            // of all regions of a thread
+constexpr size_t kMaxPages = 1024;                  // kept while frames are searched for
 constexpr uint64_t kMaxAddress = uint64_t{1} << 57; // of a program (5-level page tables)
 
 // Pages of the target, for the search for frames. What it gives is only where to look.
@@ -23,11 +23,11 @@ class Pages {
     explicit Pages(const Source& source) : source_(source) {}
     bool read(uint64_t address, char* out, size_t size) {
         while (size > 0) {
-            const uint64_t page = address & ~(kPageSize - 1);
+            const uint64_t page = address & ~(kPage - 1);
             if (!pages_.contains(page)) fetch(page);
             const std::string& bytes = pages_[page];
             if (bytes.empty()) return false;
-            const size_t part = std::min<size_t>(size, page + kPageSize - address);
+            const size_t part = std::min<size_t>(size, page + kPage - address);
             std::memcpy(out, &bytes[address - page], part);
             out += part;
             address += part;
@@ -41,12 +41,11 @@ class Pages {
     void fetch(uint64_t page) {
         if (pages_.size() > kMaxPages) pages_.clear();
         std::array<Piece, 4> wanted;
-        std::array<char, 4 * kPageSize> bytes;
-        for (size_t i = 0; i < wanted.size(); ++i)
-            wanted[i] = piece(page - i * kPageSize, kPageSize);
+        std::array<char, 4 * kPage> bytes;
+        for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = piece(page - i * kPage, kPage);
         const ssize_t got = source_.gather(wanted, bytes.data());
-        for (size_t i = 0; got > 0 && (i + 1) * kPageSize <= static_cast<size_t>(got); ++i)
-            pages_[page - i * kPageSize].assign(&bytes[i * kPageSize], kPageSize);
+        for (size_t i = 0; got > 0 && (i + 1) * kPage <= static_cast<size_t>(got); ++i)
+            pages_[page - i * kPage].assign(&bytes[i * kPage], kPage);
     }
 
     const Source& source_;

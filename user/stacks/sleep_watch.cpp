@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "stacks/sleep_watch.h"
+#include "util/page.h"
 
 #include <fcntl.h>
 #include <linux/perf_event.h>
@@ -13,14 +14,13 @@
 namespace speedbump::stacks {
 namespace {
 
-constexpr size_t kPageSize = 4096;
 constexpr Clock::duration kFirstPause = std::chrono::microseconds(20);
 constexpr Clock::duration kLongestPause = std::chrono::milliseconds(2);
 
 } // namespace
 
 void SleepWatch::Unmap::operator()(perf_event_mmap_page* page) const {
-    munmap(page, kPageSize);
+    munmap(page, kPage);
 }
 
 void SleepWatch::open() {
@@ -39,7 +39,7 @@ void SleepWatch::open() {
         "/proc/" + std::to_string(pid_) + "/task/" + std::to_string(tid_) + "/syscall";
     system_call_ = Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (!system_call_.valid()) return;
-    void* page = mmap(nullptr, kPageSize, PROT_READ, MAP_SHARED, event_.get(), 0);
+    void* page = mmap(nullptr, kPage, PROT_READ, MAP_SHARED, event_.get(), 0);
     if (page != MAP_FAILED) page_.reset(static_cast<perf_event_mmap_page*>(page));
 }
 

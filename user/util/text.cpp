@@ -11,19 +11,19 @@ namespace speedbump {
 
 namespace {
 
-struct Range {
+struct CodePoints {
     uint32_t first;
     uint32_t last;
 };
 
 template <size_t N>
-bool in_ranges(const std::array<Range, N>& ranges, uint32_t code) {
-    return std::any_of(ranges.begin(), ranges.end(), [code](const Range& range) {
+bool in_ranges(const std::array<CodePoints, N>& ranges, uint32_t code) {
+    return std::any_of(ranges.begin(), ranges.end(), [code](const CodePoints& range) {
         return code >= range.first && code <= range.last;
     });
 }
 
-constexpr std::array<Range, 8> kEscaped = {{
+constexpr std::array<CodePoints, 8> kEscaped = {{
     {0x00, 0x1f},
     {0x7f, 0x9f},
     {0x200e, 0x200f}, // direction marks and overrides would show the line in another order
@@ -34,7 +34,7 @@ constexpr std::array<Range, 8> kEscaped = {{
     {kInvalidByteBase, kInvalidByteBase + 0xff},
 }};
 
-constexpr std::array<Range, 6> kZeroWidth = {{
+constexpr std::array<CodePoints, 6> kZeroWidth = {{
     {0x0300, 0x036f},
     {0x200b, 0x200d},
     {0x20d0, 0x20ff},
@@ -43,7 +43,7 @@ constexpr std::array<Range, 6> kZeroWidth = {{
     {0xe0100, 0xe01ef},
 }};
 
-constexpr std::array<Range, 13> kWide = {{
+constexpr std::array<CodePoints, 13> kWide = {{
     {0x1100, 0x115f},
     {0x2e80, 0x303e},
     {0x3041, 0x33ff},

@@ -14,7 +14,7 @@
 namespace speedbump::engine::inprocess {
 
 // Somebody else's turn may last; a look comes each second.
-constexpr std::chrono::milliseconds kTurnTimeout{50};
+constexpr std::chrono::milliseconds kShortTurn{50};
 
 void Callers::configure(uint32_t target, const std::optional<targets::Pattern>& caller) {
     if (!caller) return;
@@ -79,7 +79,7 @@ void Callers::refresh() {
         for (size_t i = 0; i < one.tables.names.size(); ++i) {
             process::AddressRanges ranges = names_[one.tables.names[i]]->find(one.pid, *mappings);
             if (ranges == one.tables.ranges[i]) continue;
-            auto turn = inject::Turn::take(one.pid, Clock::now() + kTurnTimeout);
+            auto turn = inject::Turn::take(one.pid, Clock::now() + kShortTurn);
             if (!turn) continue; // at the next look
             if (auto set = batch->set_callers(*turn, i, ranges); !set) warn_(set.error().message);
             one.tables.ranges[i] = std::move(ranges);

@@ -8,12 +8,12 @@
 #include <cstdio>
 #include <string>
 
+#include "util/page.h"
 #include "util/proc.h"
 
 namespace speedbump::engine::inprocess {
 namespace {
 
-constexpr uint64_t kPage = 4096;
 // Of the 2 GiB that a distance has, for what the moved instructions refer to.
 constexpr uint64_t kReach = uint64_t{1} << 30;
 constexpr uint64_t kLowest = 0x10000; // the least that a process may map (vm.mmap_min_addr)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "engine/inprocess/self_test.h"
+#include "util/page.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -14,7 +15,6 @@
 namespace speedbump::engine::inprocess {
 namespace {
 
-constexpr size_t kPage = 4096;
 constexpr int kManyCalls = 4000;
 constexpr int kDelayedCalls = 200;
 constexpr int kBatchCount = 40;

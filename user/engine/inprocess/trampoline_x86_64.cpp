@@ -6,11 +6,12 @@
 
 #include "abi.h"
 #include "elf/moved_code.h"
+#include "util/page.h"
 
 namespace speedbump::engine::inprocess {
 namespace {
 
-constexpr uint64_t kPage = 4096, kLine = 64;
+constexpr uint64_t kLine = 64;
 constexpr unsigned kCall = 0xe8, kJump = 0xe9;
 constexpr size_t kRegionOffset = sizeof(Identity);
 constexpr size_t kHookOffset = kRegionOffset + kRegionToHook;
@@ -63,14 +64,6 @@ class Emitter {
     std::string text_;
     bool is_in_reach_ = true;
 };
-
-// A call, and nothing left of where it has returned to, which would look as if somebody were to
-// come back there.
-void emit_call(Emitter& code, uint64_t function) {
-    code.bytes({0xe8}); // call
-    code.distance_to(function);
-    code.bytes({0x48, 0xc7, 0x44, 0x24, 0xf8, 0, 0, 0, 0}); // movq $0,-8(%rsp)
-}
 
 // What each site has of its own, as short as can be: the state of its target, and a call of a way
 // that all share, which knows by the return address whose it is.

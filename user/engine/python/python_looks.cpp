@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kLooksAtOnce = 8;
 // One that takes longer, as a call into C holds its interpreter lock, does not keep others waiting.
 constexpr auto kLookPatience = std::chrono::milliseconds(50);
-constexpr size_t kMaxModules = 65'536; // processes may say what they like
+constexpr size_t kMaxKnownModules = 65'536; // processes may say what they like
 
 } // namespace
 
@@ -60,7 +60,7 @@ void PythonEngine::start_looks() {
 
 void PythonEngine::take_looked(Process& process, const std::vector<uint64_t>& modules, bool more) {
     for (const uint64_t key : modules)
-        if (known_modules_.size() < kMaxModules) known_modules_.insert(key);
+        if (known_modules_.size() < kMaxKnownModules) known_modules_.insert(key);
     if (!more) process.look = Process::Look::kDone;
 }
 
