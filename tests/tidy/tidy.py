@@ -30,7 +30,7 @@ CONFIG = ROOT / ".clang-tidy"
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "speedbump/tidy"
 KEPT_SECONDS = 30 * 86400
 HEADERS = "/(user|pyext)/"
-CORE = re.compile(r"/core-(?:sid-)?3\.(\d+)")
+CORE = re.compile(r"/core-(?:sid-)?3\.(\d+)\b.*\.cxx$")
 OPTIONS = ["--quiet", f"--config-file={CONFIG}", f"--header-filter=^{re.escape(str(ROOT))}{HEADERS}"]
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">]', re.M)
 DEFINITION = re.compile(
@@ -155,12 +155,17 @@ def cores_to_look_at(names: list[str], llvm: int) -> set[str]:
     return {min(kind, key=lambda name: (minors[name], name)) for kind in kinds if kind}
 
 
+def files_of(name: str) -> list[str]:
+    """Of a file that only puts others together (CMake's UNITY_BUILD), those; a core is looked at as one."""
+    return included_names(pathlib.Path(name)) if "/Unity/" in name and not CORE.search(name) else [name]
+
+
 def groups_of(build: pathlib.Path, llvm: int) -> list[Group]:
     """The largest first."""
     entries = json.loads((build / "compile_commands.json").read_text())
     cores = cores_to_look_at([entry["file"] for entry in entries], llvm)
-    flags = {entry["file"]: flags_of(entry) for entry in entries
-             if entry["file"] in cores or re.match(rf"{re.escape(str(ROOT))}{HEADERS}.*\.cpp$", entry["file"])}
+    flags = {file: flags_of(entry) for entry in entries for file in files_of(entry["file"])
+             if file in cores or re.match(rf"{re.escape(str(ROOT))}{HEADERS}.*\.cpp$", file)}
     files = collections.defaultdict(list)
     for name in sorted(flags):
         file = pathlib.Path(name)
