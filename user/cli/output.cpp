@@ -37,17 +37,23 @@ bool is_at(const std::string& path, int fd) {
            there.st_dev == here.st_dev && there.st_ino == here.st_ino;
 }
 
-// Takes the room on the disk first: 0, or the errno, and the file is as it was.
+// The file system says that there is no room. Others can't take it ahead at all (NFS before 4.2,
+// FUSE), or are not let.
+bool has_no_room(int error_number) {
+    return error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG;
+}
+
+// Takes the room on the disk first, where it can be: 0, or the errno, and the file is as it was.
 int write_whole(int fd, std::string_view text) {
     struct stat before = {};
     if (::fstat(fd, &before) != 0) return errno;
     if (!S_ISREG(before.st_mode)) return write_all(fd, text); // a device or a pipe has no length
     const auto size = static_cast<off_t>(text.size());
     int error_number = 0;
-    do {
-        error_number = size > 0 ? ::posix_fallocate(fd, 0, size) : 0;
+    do { // posix_fallocate() would read what is there
+        error_number = size == 0 || ::fallocate(fd, 0, 0, size) == 0 ? 0 : errno;
     } while (error_number == EINTR);
-    if (error_number != 0) {
+    if (has_no_room(error_number)) {
         if (::ftruncate(fd, before.st_size) != 0) return errno;
         return error_number;
     }
