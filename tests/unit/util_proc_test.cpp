@@ -2,6 +2,7 @@
 #include "util/proc.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -73,6 +74,15 @@ TEST(IsEnding, OnlyOnceAllOfItEnds) {
         _exit(0);
     }
     EXPECT_FALSE(is_ending(child));
+    // Nor is it when there is no descriptor left to look at it.
+    rlimit before{};
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+    rlimit none = before;
+    none.rlim_cur = 0;
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    const bool is_thought_to_end = is_ending(child);
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_FALSE(is_thought_to_end);
     ASSERT_EQ(write(ends[1], "x", 1), 1);
     siginfo_t info{};
     ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -70,7 +71,8 @@ bool is_ending(pid_t pid) {
     constexpr size_t kFlags = 9;
     constexpr uint64_t kExiting = 4; // PF_EXITING, which is set before the memory goes
     const auto stat = read_stat(fmt::format("/proc/{}/stat", pid));
-    return !stat || ((stat->field(kFlags) & kExiting) != 0 && !has_lost_main_thread(pid));
+    if (!stat) return ::kill(pid, 0) != 0 && errno == ESRCH; // which takes no descriptor
+    return (stat->field(kFlags) & kExiting) != 0 && !has_lost_main_thread(pid);
 }
 
 pid_t parent_of(pid_t pid) {
