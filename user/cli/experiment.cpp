@@ -213,7 +213,7 @@ Result<int> run(const ExperimentArguments& arguments) {
     if (!live) return std::move(live).error();
 
     Clock::time_point shown{};
-    Clock::duration took{};
+    std::chrono::nanoseconds took{0}; // of CPU: who waits for one is no load
     experiment::Hooks hooks;
     hooks.warn = [&](const std::string& text) {
         writer->output().erase();
@@ -228,13 +228,14 @@ Result<int> run(const ExperimentArguments& arguments) {
     hooks.after_block = [&](const experiment::Document& document) {
         // The analysis must not become the load.
         const Clock::time_point now = Clock::now();
+        const std::chrono::nanoseconds before = thread_cpu_time();
         const bool animated = writer->output().animated();
         if ((!animated && !arguments.live) || now - shown < 100 * took) return;
         const experiment::Results results = experiment::analyse(document);
         if (animated) writer->output().redraw(report::experiment_progress(document, results));
         live->show(document, results);
         shown = Clock::now();
-        took = shown - now;
+        took = thread_cpu_time() - before;
     };
     auto document =
         fleet ? fleet::run_fleet(*fleet, hooks) : experiment::run_experiment(*request, hooks);
@@ -293,12 +294,13 @@ void add_live(CLI::App& command, ExperimentArguments& arguments) {
 
 // Of this host: agents on others have theirs.
 void add_engine(CLI::App& command, session::EngineChoice& engine) {
-    add_choice<session::EngineChoice>(
+    CLI::Option* option = add_choice<session::EngineChoice>(
         command, "--engine", engine,
         {{"bpf", session::EngineChoice::kBpf}, {"inprocess", session::EngineChoice::kInprocess}},
-        "what delays native functions: bpf or inprocess [bpf]")
-        ->type_name("ENGINE")
-        ->excludes(command.get_option("--at"));
+        "what delays native functions: bpf or inprocess [bpf]");
+    option->type_name("ENGINE");
+    for (const char* at : {"--at", "--at-slurm", "--at-pods"})
+        option->excludes(command.get_option(at));
 }
 
 // What has no meaning where nothing is slowed.
