@@ -78,6 +78,10 @@ void add_doubts(std::vector<std::string>& doubts, const std::string& side,
     if (!document.complete) doubts.push_back(side + " was cut short: " + document.stopped);
     for (const std::string& why : analyse(document).invalid_because)
         doubts.push_back(side + " is invalid: " + why);
+    if (document.fleet)
+        doubts.push_back(side +
+                         " is of many hosts, whose time per unit without delays is not known "
+                         "by block: only criticalities can be compared");
 }
 
 void add_note(std::vector<std::string>& notes, const std::string& what, const std::string& a,

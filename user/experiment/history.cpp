@@ -19,7 +19,7 @@ void cut(std::vector<T>& values, size_t size) {
 // The first `part` of `parts` of what was measured.
 Document beginning(const Document& document, size_t part, size_t parts) {
     Document result = document;
-    result.fleet.reset(); // what is known of all hosts together is told
+    if (result.fleet) result.fleet->hosts.clear(); // what is known of all together is told
     cut(result.blocks, document.blocks.size() * part / parts);
     if (!result.sliced) return result;
     const size_t slices = document.sliced->slices() * part / parts;

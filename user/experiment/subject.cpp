@@ -9,6 +9,7 @@
 
 #include "experiment/host.h"
 #include "experiment/pace.h"
+#include "experiment/thresholds.h"
 #include "targets/parser.h"
 #include "util/clock.h"
 #include "util/numbers.h"
@@ -459,7 +460,7 @@ std::optional<Slice> Subject::measure(const Arm& arm, nanoseconds length) {
 void Subject::follow_period(const Slice& slice) {
     if (period_ <= 0 || slice.progress[0] == 0) return;
     const double latest = ns(slice.progress_time[0]) / static_cast<double>(slice.progress[0]);
-    period_ += 0.2 * (latest - period_);
+    period_ = std::min(period_ + 0.2 * (latest - period_), kMostSlowerAtOnce * period_);
 }
 
 void Subject::regroup(std::vector<Target> targets, std::vector<std::vector<uint32_t>> groups) {

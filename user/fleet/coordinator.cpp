@@ -229,6 +229,7 @@ void Coordinator::begin_smaller() {
         for (nanoseconds& dose : document_.targets[target].doses)
             dose = std::max(nanoseconds(static_cast<int64_t>(ns(dose) * part)),
                             std::min(dose, all_.least_dose(target)));
+    all_.draw_none();
     all_.epochs().begin();
     choose_doses();
     all_.epochs().end();
@@ -258,6 +259,7 @@ bool Coordinator::is_by_delays(size_t host, double before) {
 void Coordinator::deal_with_guard() {
     const auto [host, why] = *std::exchange(all_.tripped(), std::nullopt);
     all_.epochs().end();
+    all_.draw_none(); // what is written ahead, too
     all_.epochs().begin();
     const double before = period_at(host);
     if (!is_by_delays(host, before) || stop()) return;

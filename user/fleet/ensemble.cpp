@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "experiment/thresholds.h"
 #include "util/clock.h"
 
 namespace speedbump::fleet {
@@ -34,12 +35,16 @@ Ensemble::Ensemble(const FleetRequest& request, const experiment::Hooks& hooks, 
       epochs_(hosts, request.experiment.slice, request.progress.size()) {
     prepare();
     listen();
+    draw_none();
+    epochs_.begin();
+}
+
+void Ensemble::draw_none() {
     epochs_.draw_by([this](uint64_t, const std::vector<bool>&) {
         const size_t targets = document_.targets.size();
         return Draw{std::vector<Step>(targets), rows_of(std::vector<nanoseconds>(targets))};
     });
     epochs_.finish_by([](uint64_t, const FleetSlice*) {});
-    epochs_.begin();
 }
 
 void Ensemble::warn(const std::string& text) {
@@ -210,11 +215,7 @@ std::optional<Ensemble::Stretch> Ensemble::measure(const std::vector<nanoseconds
     });
     while (!is_over && !tripped_ && turn(kTick)) {
     }
-    // What is written from now on has no delay, nor is anybody waited for.
-    epochs_.draw_by([none, targets](uint64_t, const std::vector<bool>&) {
-        return Draw{std::vector<Step>(targets), none};
-    });
-    epochs_.finish_by([](uint64_t, const FleetSlice*) {});
+    draw_none();
     if (std::exchange(tripped_, std::nullopt)) {
         epochs_.end();
         epochs_.begin();
@@ -308,7 +309,9 @@ void Ensemble::measure_plain(double seconds) {
 void Ensemble::follow_periods(const Stretch& latest) {
     // By as much as there was to see: one that is short tells little, and no unit is a slow one.
     const auto follow = [](double& period, double time, double units) {
-        if (period > 0) period = (kKnownUnits * period + time) / (kKnownUnits + units);
+        if (period > 0)
+            period = std::min((kKnownUnits * period + time) / (kKnownUnits + units),
+                              experiment::kMostSlowerAtOnce * period);
     };
     follow(period_, latest.time, latest.units);
     for (size_t host = 0; host < hosts_.size(); ++host)

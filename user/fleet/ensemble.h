@@ -43,6 +43,8 @@ class Ensemble {
     std::optional<Stretch> measure(const std::vector<nanoseconds>& doses, double seconds);
     // More of what is without delay, for so many seconds.
     void measure_plain(double seconds);
+    // What is written from now on has no delay, nor is anybody waited for.
+    void draw_none();
     // By what was measured without delay later: other load may have come or gone.
     void follow_periods(const Stretch& latest);
     // Deals with what the hosts tell; false once there is a reason to stop. Returns early where a
