@@ -41,12 +41,14 @@ bool is_in_front(PyInterpreterState* state, Evaluate function) {
 // front, and calls ours, there is recursion with or without ours.
 PyThreadState* g_guarded_thread = nullptr;
 uintptr_t g_guard_low = 0;  // the guarded thread's stack: its end,
-uintptr_t g_guard_high = 0; // and the half of it
+uintptr_t g_guard_high = 0; // the half of it, and where it begins
+uintptr_t g_guard_top = 0;
 std::atomic<int> g_suspended{0};
 
 struct StackBounds {
     uintptr_t low = 0;
     uintptr_t half = 0;
+    uintptr_t top = UINTPTR_MAX;
 };
 thread_local StackBounds t_stack;
 
@@ -60,6 +62,7 @@ void guard_thread(PyThreadState* thread) {
             if (::pthread_attr_getstack(&attributes, &low, &size) == 0) {
                 t_stack.low = reinterpret_cast<uintptr_t>(low);
                 t_stack.half = t_stack.low + size / 2;
+                t_stack.top = t_stack.low + size;
             }
             ::pthread_attr_destroy(&attributes);
         }
@@ -67,12 +70,14 @@ void guard_thread(PyThreadState* thread) {
     g_guarded_thread = thread;
     g_guard_low = t_stack.low;
     g_guard_high = t_stack.half;
+    g_guard_top = t_stack.top;
 }
 
 bool is_deep(PyThreadState* thread) {
-    if (thread != g_guarded_thread) [[unlikely]]
-        guard_thread(thread);
     const auto here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+    // A thread that has ended may have left its state's place to one with another stack.
+    if (thread != g_guarded_thread || here < g_guard_low || here >= g_guard_top) [[unlikely]]
+        guard_thread(thread);
     return here < g_guard_high && here >= g_guard_low;
 }
 
@@ -102,9 +107,20 @@ Interpreter* interpreter_of(PyThreadState* thread) {
 // Takes the function out if it is the one in front. One that came later and calls ours keeps it;
 // ours then only passes calls on.
 void step_back(Interpreter& interpreter) {
-    if (!is_in_front(interpreter.state, evaluate)) return;
-    set_evaluate(interpreter.state, g_next);
+    if (is_in_front(interpreter.state, evaluate))
+        set_evaluate(interpreter.state, g_next);
+    else if (!is_in_front(interpreter.state, _PyEval_EvalFrameDefault))
+        return;
     interpreter.chained = false;
+}
+
+// Who was there before us is in front of us again, as PyTorch's compiler is where another thread
+// came to it before the first had left, and calls us: it must not be called by us, too.
+[[gnu::noinline]] void leave_circle(PyThreadState* thread) {
+#if SB_HOOK_RECURSES
+    if (g_suspended != 0) return; // it is in front in our place
+#endif
+    if (is_in_front(thread->interp, g_next)) g_next = _PyEval_EvalFrameDefault;
 }
 
 // Deals with a call that is not known to match nothing.
@@ -130,6 +146,8 @@ PyObject* evaluate(PyThreadState* thread, Frame* frame, int throwflag) {
     if (decision != g_live.no_match.load(std::memory_order_relaxed)) [[unlikely]] {
         meet(thread, frame, throwflag, decision);
     }
+    if (g_next != _PyEval_EvalFrameDefault) [[unlikely]]
+        leave_circle(thread);
 #if SB_HOOK_RECURSES
     if (is_deep(thread)) [[unlikely]]
         return evaluate_unhooked(thread, frame, throwflag);

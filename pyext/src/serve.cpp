@@ -369,13 +369,18 @@ bool send_found(Channel& channel) {
 // Waits for word of the loader, unless it only is to be seen whether there is one, passing on what
 // is found. GIL not held.
 Word wait_for_word(Channel& channel, bool waits) {
+    const auto looks_at =
+        std::chrono::steady_clock::now() + std::chrono::milliseconds(kBetweenLooksMs);
     for (;;) {
         pollfd events[] = {{channel.socket.get(), POLLIN, 0}, {channel.wake.get(), POLLIN, 0}};
         const int ready = ::poll(events, 2, waits ? kBetweenLooksMs : 0);
         if (ready < 0 && errno != EINTR) return {"detach"};
-        if (ready == 0 && waits && !is_pushed_out()) continue;
-        if (ready == 0) return {};
-        if (ready < 0) continue;
+        if (ready == 0 && !waits) return {};
+        // Also where functions are found all the time.
+        if (waits && (ready == 0 || std::chrono::steady_clock::now() >= looks_at) &&
+            is_pushed_out())
+            return {};
+        if (ready <= 0) continue;
         if (events[1].revents != 0) {
             uint64_t count = 0;
             [[maybe_unused]] const ssize_t got = ::read(channel.wake.get(), &count, sizeof count);
@@ -482,12 +487,14 @@ void take_part(Channel& channel, Packet first) {
     first.descriptors.clear();
     if (!begin) return refuse(channel, begin.error().message);
     if (is_left_over()) leave(channel); // nobody serves it: we have the channel
-    const bool inherited = has_session() && session_identity() == begin->spec.identity;
-    if (has_session() && !inherited) return refuse(channel, kTaken);
+    const bool is_same = has_session() && session_identity() == begin->spec.identity;
+    if (has_session() && !is_same) return refuse(channel, kTaken);
     Interpreter* interpreter = this_interpreter();
     if (interpreter == nullptr) return refuse(channel, take_error_text());
+    // Else it was forked after its parent's session had begun and before that was hooked.
+    const bool inherited = is_same && interpreter->is_hooked();
     std::vector<std::string> warnings;
-    if (inherited) {
+    if (is_same) {
         set_place(begin->spec.place);
         if (begin->spec.grouping.number != session_grouping()) tell_apart(begin->spec.grouping);
     } else {
@@ -499,9 +506,10 @@ void take_part(Channel& channel, Packet first) {
         if (Result<void> begun = begin_session(std::move(begin->spec)); !begun) {
             return refuse(channel, begun.error().message);
         }
+    }
+    if (!inherited)
         for (std::string& warning : hook_everywhere(channel, begin->looks_later))
             warnings.push_back(std::move(warning));
-    }
     const bool from_start = release_start();
     const std::string version(Py_GetVersion(), std::strcspn(Py_GetVersion(), " "));
     const char* reason = obey(channel, {{"op", "ready"},

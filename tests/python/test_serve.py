@@ -1034,6 +1034,27 @@ def test_another_hook_that_came_later_stays_where_it_is(beside_another):
     assert table.hits() == 2
 
 
+def test_another_hook_that_was_there_comes_in_front_again(beside_another):
+    """As PyTorch's compiler does where one thread comes to it before the other has left: a circle."""
+    served, channel, table = beside_another
+    served.ask("other.put_in_front()")
+    channel.begin(table, "__main__:f\n")
+    table.arm()
+    served.ask("f()")
+    assert table.hits() == 1
+    served.ask("other.put_in_front()")
+    served.ask("f()")
+    assert table.hits() == 2
+    assert served.ask("other.is_in_front()") == 1
+    served.ask("other.leave()")  # to ours
+    served.ask("f()")
+    assert table.hits() == 3
+    channel.send({"op": "detach"})
+    assert channel.receive()["op"] == "gone"
+    served.ask("f()")
+    assert table.hits() == 3
+
+
 def test_another_hook_that_was_there_takes_ours_along(beside_another):
     served, channel, table = beside_another
     served.ask("other.put_in_front()")

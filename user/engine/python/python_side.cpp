@@ -141,6 +141,8 @@ void PythonSide::wait_for_looks() {
 }
 
 void PythonSide::forked(pid_t parent, pid_t child, uint64_t roots) {
+    if (const auto old = attempts_.find(child); old != attempts_.end() && old->second.ending)
+        attempts_.erase(old); // the number was another's before
     const bool hooked =
         (attached_.contains(parent) && !fresh_.contains(parent)) || inherited_.contains(parent);
     if (hooked) {
