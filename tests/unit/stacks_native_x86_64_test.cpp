@@ -123,7 +123,8 @@ TEST(NativeUnwinder, ProcessesWithTheSameCodeShareWhatIsKnownOfIt) {
 TEST(NativeFile, ThatWasWrittenToIsNotWhatItWas) {
     char name[] = "/tmp/sb-written-XXXXXX";
     const Fd writing(mkstemp(name));
-    NativeFile file(name, Fd(open(name, O_RDONLY | O_CLOEXEC)), false);
+    NativeFile file(name, Fd(open(name, O_RDONLY | O_CLOEXEC)), false,
+                    std::make_shared<uint64_t>(0));
     unlink(name);
     ASSERT_TRUE(writing.valid() && file.fd().valid());
     ASSERT_EQ(write(writing.get(), "x", 1), 1);

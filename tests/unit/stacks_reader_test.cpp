@@ -238,6 +238,23 @@ TEST_P(EachVersion, ThreadsInACircle) {
     EXPECT_NE(sampled.error().message.find("circle"), std::string::npos);
 }
 
+// What a process says of its interpreter's lock may be anything, and its end may be before its
+// beginning.
+TEST(Threads, ALockAtTheEndOfTheNumbers) {
+    ReaderOptions options;
+    options.patience = std::chrono::microseconds(0);
+    for (const int minor : {12, 14})
+        for (const uint64_t back : {1, 20, 64, 1000}) {
+            auto image = std::make_unique<StackImage>(minor);
+            const cpython::Interpreter interpreter = image->interpreter;
+            const auto state = image->get<uint64_t>(StackImage::kBase + image->layout.runtime_head);
+            image->put(state + image->layout.gil, ~uint64_t{0} - back);
+            auto reader =
+                StackReader::open(std::move(image), interpreter, StackImage::kCodeType, 0, options);
+            if (reader) (void)reader->sample(); // and nothing is read that is not there
+        }
+}
+
 TEST(Inspect, NoDebugOffsets) {
     StackImage image(14);
     image.put(StackImage::kBase, uint64_t{0});

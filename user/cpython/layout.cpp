@@ -92,10 +92,10 @@ uint32_t frame_bytes(const Layout& layout) {
 }
 
 uint32_t code_header_bytes(const Layout& layout) {
-    uint32_t end =
-        std::max({layout.code_file, layout.code_name, layout.code_lines, layout.code_first_line,
-                  layout.minor == 10 ? layout.code_bytes : layout.code_size}) +
-        8;
+    uint32_t end = std::max({layout.object_type, layout.code_file, layout.code_name,
+                             layout.code_lines, layout.code_first_line,
+                             layout.minor == 10 ? layout.code_bytes : layout.code_size}) +
+                   8;
     if (layout.code_version != kNone) end = std::max(end, layout.code_version + 4);
     if (layout.code_bytecode_copies != kNone) end = std::max(end, layout.code_bytecode_copies + 8);
     return end;

@@ -19,6 +19,7 @@ namespace speedbump::stacks {
 namespace {
 
 constexpr uint64_t kMaxTableBytes = uint64_t{1} << 28; // of one table
+constexpr uint64_t kMaxKeptBytes = uint64_t{1} << 30;  // of all files
 constexpr double kMaxLooking = 0.005;                  // of a CPU
 constexpr double kMaxLookingLost = 0.02;
 constexpr std::chrono::milliseconds kFirstLooks(50); // libraries are loaded at the beginning
@@ -28,13 +29,15 @@ Fd duplicate(const Fd& fd) {
 }
 
 // libdwfl maps what it reads, and a file that is cut short under a mapping would end this program
-// (SIGBUS).
-Fd copy_tables_of(const elf::Image& image) {
+// (SIGBUS). `kept`: of all files so far; holes of a file are no holes of the copy.
+Fd copy_tables_of(const elf::Image& image, uint64_t& kept) {
     Elf64_Ehdr header;
     if (!image.source().read(0, &header, sizeof(header))) return {};
     Fd copy(memfd_create("unwind-tables", MFD_CLOEXEC));
     if (!copy.valid() || ftruncate(copy.get(), static_cast<off_t>(image.size())) != 0) return {};
     const auto add = [&](uint64_t offset, uint64_t size) {
+        if (size > kMaxKeptBytes - std::min(kept, kMaxKeptBytes)) return false;
+        kept += size;
         const auto bytes = image.read(offset, size, kMaxTableBytes, "unwind tables");
         return bytes && pwrite(copy.get(), bytes->data(), bytes->size(),
                                static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes->size());
@@ -70,9 +73,13 @@ bool is_loop(const elf::Function& function) {
 
 } // namespace
 
-NativeFile::NativeFile(std::string path, Fd fd, bool is_copy)
-    : path_(std::move(path)), fd_(std::move(fd)), is_copy_(is_copy) {
+NativeFile::NativeFile(std::string path, Fd fd, bool is_copy, std::shared_ptr<uint64_t> kept)
+    : path_(std::move(path)), fd_(std::move(fd)), is_copy_(is_copy), kept_(std::move(kept)) {
     if (fd_.valid() && fstat(fd_.get(), &status_) != 0) status_ = {};
+}
+
+NativeFile::~NativeFile() {
+    *kept_ -= own_kept_;
 }
 
 bool NativeFile::is_as_opened() const {
@@ -91,7 +98,9 @@ void NativeFile::copy_tables() {
     const auto image = elf::Image::parse(*source, path_, elf::ImageRole::kProgram);
     if (!image) return;
     segments_ = image->segments();
-    tables_ = is_copy_ ? duplicate(fd_) : copy_tables_of(*image);
+    const uint64_t before = *kept_;
+    tables_ = is_copy_ ? duplicate(fd_) : copy_tables_of(*image, *kept_);
+    own_kept_ = *kept_ - before;
 }
 
 Fd NativeFile::unwind_tables() {
@@ -151,7 +160,8 @@ std::shared_ptr<NativeFile> NativeFiles::file_of(pid_t pid, const process::Mappi
                                                status.st_ctim.tv_sec, status.st_ctim.tv_nsec}];
     auto file = known.lock();
     if (file) return file;
-    file = std::make_shared<NativeFile>(std::move(path), opened ? std::move(*opened) : Fd(), false);
+    file = std::make_shared<NativeFile>(std::move(path), opened ? std::move(*opened) : Fd(), false,
+                                        kept_);
     known = file;
     if (files_.size() > clean_at_) {
         std::erase_if(files_, [](const auto& one) { return one.second.expired(); });
@@ -173,7 +183,8 @@ Result<std::shared_ptr<AddressSpace>> NativeFiles::space_of(pid_t pid, const Map
 
 std::shared_ptr<NativeFile> NativeFiles::vdso(uint64_t size) {
     auto [entry, is_new] = vdso_.try_emplace(size, nullptr);
-    if (is_new) entry->second = std::make_shared<NativeFile>(kVdso, copy_own_vdso(size), true);
+    if (is_new)
+        entry->second = std::make_shared<NativeFile>(kVdso, copy_own_vdso(size), true, kept_);
     return entry->second;
 }
 

@@ -38,8 +38,12 @@ struct NativeFunction {
 // A file that a process maps, as far as its stacks need it.
 class NativeFile {
   public:
-    // `is_copy`: nobody else can change or shorten the file.
-    NativeFile(std::string path, Fd fd, bool is_copy);
+    // `is_copy`: nobody else can change or shorten the file. `kept`: bytes of the tables of all
+    // files, which are bounded.
+    NativeFile(std::string path, Fd fd, bool is_copy, std::shared_ptr<uint64_t> kept);
+    ~NativeFile();
+    NativeFile(const NativeFile&) = delete;
+    NativeFile& operator=(const NativeFile&) = delete;
 
     const std::string& path() const { return path_; }
     const Fd& fd() const { return fd_; } // invalid: it could not be opened
@@ -60,6 +64,8 @@ class NativeFile {
     std::string path_;
     Fd fd_;
     bool is_copy_;
+    std::shared_ptr<uint64_t> kept_;
+    uint64_t own_kept_ = 0;
     struct stat status_ {};
     std::shared_ptr<const elf::ElfFile> symbols_;
     bool was_opened_ = false;
@@ -103,6 +109,7 @@ class NativeFiles {
     // Device, inode, by what name the process knows it (in two containers it may have two), and, as
     // a file may be written to in its place, its size and when it was changed.
     using Key = std::tuple<uint64_t, uint64_t, std::string, int64_t, int64_t, int64_t>;
+    std::shared_ptr<uint64_t> kept_ = std::make_shared<uint64_t>(0);
     std::map<Key, std::weak_ptr<NativeFile>> files_; // each open, so that no inode is used again
     size_t clean_at_ = 64;                           // files, some of which may have gone
     std::map<std::string, std::weak_ptr<AddressSpace>> spaces_;

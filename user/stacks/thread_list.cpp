@@ -104,7 +104,9 @@ InterpreterState ThreadList::describe_state(uint64_t address) const {
     const uint64_t lock = interpreter.gil + gil_low_;
     interpreter.low = std::min(low, lock);
     interpreter.size = std::max(low + interpreter_size_, lock + gil_size_) - interpreter.low;
-    interpreter.has_lock_in_it = interpreter.size <= kNear;
+    // What it says of its lock may be anything, and reach around the end of memory.
+    const uint64_t apart = lock > low ? lock - low : low - lock;
+    interpreter.has_lock_in_it = apart <= kNear && interpreter.size <= kNear;
     if (!interpreter.has_lock_in_it) {
         interpreter.low = low;
         interpreter.size = interpreter_size_;
