@@ -2,6 +2,7 @@
 #include "inject/stop_all.h"
 
 #include <fmt/format.h>
+#include <linux/futex.h>
 #include <linux/kcmp.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
@@ -130,6 +131,10 @@ Error HeldProcess::why_not() const {
 bool HeldProcess::may_stop(pid_t tid, std::optional<WaitWatch::Wait>& wait) {
     const auto call = watch_for_call(pid_, tid);
     if (!call || call->number < 0) return true;
+    // Whoever waits for a lock goes on waiting for it, with what is left of its time (futex(2));
+    // only who is borrowed meanwhile must not have one of glibc's.
+    if (call->number == SYS_futex && (call->arguments[1] & FUTEX_CMD_MASK) == FUTEX_WAIT)
+        return true;
     const Interruption interruption = judge_interruption(pid_, pid_fd_, *call);
     if (interruption == Interruption::kHarmful) {
         doubt_ = call->number == kUnknownCall

@@ -363,6 +363,11 @@ bool Batch::is_in(pid_t pid) const {
            there == identity_;
 }
 
+bool Batch::may_be_in(pid_t pid) const {
+    const auto is_in = has_region(pid, layout_.code, identity_);
+    return !is_in || *is_in;
+}
+
 bool Batch::has_clock_of(pid_t pid) const {
     if (clock_.address == 0) return true;
     const auto clock = vdso_clock_of(pid);

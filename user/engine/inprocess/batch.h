@@ -62,6 +62,7 @@ class Batch {
 
     // Whether a process has this memory: this one, or one that has forked from it.
     bool is_in(pid_t pid) const;
+    bool may_be_in(pid_t pid) const; // or nobody can tell
     // Whether the clock that it has in there is that of such a process, which may be in another
     // time namespace.
     bool has_clock_of(pid_t pid) const;

@@ -205,16 +205,18 @@ HOOK_APART void delay_call(const HookSite& site, HookDelays& counts, uint64_t de
     bool may_nap = true;
     // A delay of the schedule comes on top of what a hit without one takes.
     const uint64_t outside = is_scheduled ? 0 : load(settings.outside_ticks);
-    const uint64_t deadline = begin + (ticks > outside ? ticks - outside : 0);
+    const uint64_t length = ticks > outside ? ticks - outside : 0;
     uint64_t now = is_scheduled ? read_clock(region.clock) : begin;
-    while (now < deadline && is_live(settings)) {
-        if (may_nap && deadline - now > wake)
-            may_nap = nap(((deadline - now - wake) << kTickShift) / ticks_per_ns);
-        else if (deadline - now > kPauseTicks)
+    // A clock that has gone back (the counter, over a suspend) ends it.
+    while (now - begin < length && is_live(settings)) {
+        const uint64_t left = length - (now - begin);
+        if (may_nap && left > wake)
+            may_nap = nap(((left - wake) << kTickShift) / ticks_per_ns);
+        else if (left > kPauseTicks)
             __builtin_ia32_pause();
         now = read_clock(region.clock);
     }
-    if (now == kNoTime) return;
+    if (now == kNoTime || now < begin) return;
     const uint64_t measured = now - begin + outside;
     add(counts.measured_ticks, measured * is_delayed);
     if (slice.counts == nullptr) return;

@@ -246,6 +246,7 @@ Result<Attached> InprocessEngine::attach_to(uint32_t tgid, const FileProbes& pro
     if (wanted.empty() && of_other_clock.empty()) return Attached(std::move(jumps));
     const auto turn = inject::Turn::take(pid, Clock::now() + kTurnTimeout);
     if (!turn) return turn.error();
+    if (auto done = take_out_what_is_left(*turn); !done) return std::move(done).error();
     for (const auto& batch : of_other_clock) // it gets its own
         if (take_out_of(*turn, *batch, kTakeOutTimeout) != Rest::kNothing) keep_trying(pid, batch);
     auto sites = find_sites(pid, {probes.file, wanted, probes.set}, refused);
@@ -296,12 +297,17 @@ void InprocessEngine::release(std::vector<Attached> attachments) {
     }
     attachments.clear();
     std::vector<Having> in_use;
+    std::set<pid_t> stuck; // what is in the way is so for all of its files
+    const Clock::time_point end = Clock::now() + kTakeOutTimeout;
     for (const auto& [pid, batch] : released) {
-        const Rest rest = take_out_of(pid, *batch, kTakeOutTimeout);
+        const Clock::duration time = std::max<Clock::duration>(end - Clock::now(), kRetryTimeout);
+        const Rest rest = stuck.contains(pid) ? Rest::kJumps : take_out_of(pid, *batch, time);
         if (rest == Rest::kMemory) in_use.emplace_back(pid, batch);
-        if (rest == Rest::kJumps) keep_trying(pid, batch);
+        if (rest != Rest::kJumps) continue;
+        stuck.insert(pid);
+        keep_trying(pid, batch);
     }
-    take_out_of_children(released, in_use);
+    take_out_of_children(released, in_use, kTakeOutTimeout);
     // A thread that stood in their memory goes on behind it, and does not come back. On a busy host
     // the thread that unmaps it may come too late.
     for (milliseconds pause = kFirstPause; !in_use.empty() && pause <= kLastPause; pause *= 2) {
@@ -317,19 +323,20 @@ void InprocessEngine::release(std::vector<Attached> attachments) {
 
 // Children that were never heard of have them, too, and what they fork while they are looked for.
 void InprocessEngine::take_out_of_children(const std::vector<Having>& released,
-                                           std::vector<Having>& in_use) {
+                                           std::vector<Having>& in_use, Clock::duration timeout) {
     std::set<Having> looked_at(released.begin(), released.end());
+    for (const Left& one : left_) looked_at.insert(one.what);
     std::vector<std::shared_ptr<Batch>> last;
     for (const auto& [pid, batch] : released)
         if (batch->users == 0) last.push_back(batch);
-    const Clock::time_point end = Clock::now() + kTakeOutTimeout;
+    const Clock::time_point end = Clock::now() + timeout;
     for (bool is_new = !last.empty(); is_new && Clock::now() < end;) {
         is_new = false;
         for (const pid_t pid : processes_with(table_->inode()))
             for (const auto& batch : last) {
                 if (!batch->is_in(pid) || !looked_at.emplace(pid, batch).second) continue;
                 is_new = true;
-                const Rest rest = take_out_of(pid, *batch, kTakeOutTimeout);
+                const Rest rest = take_out_of(pid, *batch, timeout);
                 if (rest == Rest::kMemory) in_use.emplace_back(pid, batch);
                 if (rest == Rest::kJumps) keep_trying(pid, batch);
             }
@@ -361,7 +368,7 @@ InprocessEngine::Rest InprocessEngine::take_out_of(pid_t pid, const Batch& batch
                                                    Clock::duration timeout) {
     const auto turn = inject::Turn::take_back(pid, Clock::now() + timeout);
     if (turn) return take_out_of(*turn, batch, timeout);
-    if (!batch.is_in(pid)) return Rest::kNothing;
+    if (!batch.may_be_in(pid)) return Rest::kNothing;
     trouble_ = turn.error().message;
     return Rest::kJumps;
 }
@@ -382,13 +389,27 @@ bool InprocessEngine::is_left(const std::shared_ptr<Batch>& batch) const {
                        [&](const Left& one) { return one.what.second == batch; });
 }
 
+// A process that lets nothing be taken out gets nothing more: else each attempt would leave its
+// own.
+Result<void> InprocessEngine::take_out_what_is_left(const inject::Turn& turn) {
+    for (const Left& one : left_) {
+        const auto& [pid, batch] = one.what;
+        if (pid != turn.pid() || batch->users != 0) continue;
+        if (take_out_of(turn, *batch, kRetryTimeout) == Rest::kJumps)
+            return make_error(ErrorKind::kTimeout, std::exchange(trouble_, {}));
+    }
+    return {};
+}
+
+// The session waits for it: what it has no time for comes later.
 void InprocessEngine::try_again() {
-    std::vector<std::shared_ptr<Batch>> out;
+    std::vector<Having> out, in_use;
+    const Clock::time_point begin = Clock::now();
     std::erase_if(left_, [&](Left& one) {
         const auto& [pid, batch] = one.what;
-        if (Clock::now() < one.next) return false;
+        if (Clock::now() < one.next || Clock::now() > begin + kRetryTimeout) return false;
         if (take_out_of(pid, *batch, kRetryTimeout) == Rest::kNothing) {
-            out.push_back(batch);
+            out.push_back(one.what);
             return true;
         }
         one.pause = std::min<Clock::duration>(2 * one.pause, kLastRetry);
@@ -396,7 +417,10 @@ void InprocessEngine::try_again() {
         return false;
     });
     trouble_.clear(); // it was told
-    for (const auto& batch : out)
+    if (out.empty()) return;
+    take_out_of_children(out, in_use, kRetryTimeout); // that it has forked meanwhile
+    for (const auto& [pid, batch] : in_use) keep_trying(pid, batch);
+    for (const auto& [pid, batch] : out)
         if (batch->users == 0 && !is_left(batch)) retire(batch);
 }
 

@@ -74,7 +74,9 @@ class InprocessEngine final : public InprocessProbes {
     enum class Rest { kNothing, kMemory, kJumps };
     Rest take_out_of(const inject::Turn& turn, const Batch& batch, Clock::duration timeout);
     Rest take_out_of(pid_t pid, const Batch& batch, Clock::duration timeout);
-    void take_out_of_children(const std::vector<Having>& released, std::vector<Having>& in_use);
+    void take_out_of_children(const std::vector<Having>& released, std::vector<Having>& in_use,
+                              Clock::duration timeout);
+    Result<void> take_out_what_is_left(const inject::Turn& turn);
     void keep_trying(pid_t pid, const std::shared_ptr<Batch>& batch);
     void try_again();
     bool is_left(const std::shared_ptr<Batch>& batch) const;

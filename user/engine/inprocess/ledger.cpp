@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -225,10 +226,19 @@ std::optional<Error> left_in(pid_t pid, const Entry& entry, const inject::CodeCh
 
 } // namespace
 
+Result<bool> has_region(pid_t pid, uint64_t region, const Identity& identity) {
+    Identity there{};
+    const auto read = process::RemoteMemory(pid).read(region, there.data(), there.size());
+    if (read) return there == identity;
+    const int why = read.error().error_number;
+    // One whose first thread alone has ended can't be read by its number either.
+    if (why == EFAULT || (why == ESRCH && is_ending(pid))) return false;
+    return read.error();
+}
+
 Result<void> take_out(const inject::Turn& turn, std::span<const Entry> entries,
                       Clock::time_point deadline, inject::Quiet* quiet) {
     const pid_t pid = turn.pid();
-    const process::RemoteMemory memory(pid);
     Result<void> result;
     for (size_t at = 0; at < entries.size();) {
         const auto begin = entries.begin() + static_cast<ptrdiff_t>(at);
@@ -237,10 +247,9 @@ Result<void> take_out(const inject::Turn& turn, std::span<const Entry> entries,
         at += same.size();
         const Entry& first = same.front();
         const inject::Witness witness{first.region, first.identity};
-        Identity there{};
-        if (memory.read_some(first.region, there.data(), there.size()) != there.size() ||
-            there != first.identity)
-            continue; // another process's
+        const auto is_its_own = has_region(pid, first.region, first.identity);
+        if (!is_its_own && result) result = is_its_own.error();
+        if (!is_its_own || !*is_its_own) continue;
         std::vector<inject::CodeChange> changes;
         for (const Entry& entry : same)
             changes.push_back({.address = entry.site, .before = entry.jump, .after = entry.before});

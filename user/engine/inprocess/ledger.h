@@ -72,6 +72,9 @@ class Ledger {
 // have forked from them.
 std::vector<pid_t> processes_with(ino_t table);
 
+// Whether a process has that region, which jumps lead to; an error where nobody can tell.
+Result<bool> has_region(pid_t pid, uint64_t region, const Identity& identity);
+
 // Unmaps a region, where no thread can come there any more.
 Result<void> unmap(const inject::Turn& turn, const Place& place);
 
