@@ -1013,6 +1013,18 @@ def beside_another(python, serve):
     return served, channel, loader.Table(1)
 
 
+@pytest.fixture
+def behind_another(beside_another):
+    """Called by ours, which came later and has counted one call of f()."""
+    served, channel, table = beside_another
+    served.ask("other.put_in_front()")
+    channel.begin(table, "__main__:f\n")
+    table.arm()
+    served.ask("f()")
+    assert table.hits() == 1
+    return served, channel, table
+
+
 def test_another_hook_that_came_later_stays_where_it_is(beside_another):
     served, channel, table = beside_another
     channel.begin(table, "__main__:f\n")
@@ -1034,14 +1046,9 @@ def test_another_hook_that_came_later_stays_where_it_is(beside_another):
     assert table.hits() == 2
 
 
-def test_another_hook_that_was_there_comes_in_front_again(beside_another):
+def test_another_hook_that_was_there_comes_in_front_again(behind_another):
     """As PyTorch's compiler does where one thread comes to it before the other has left: a circle."""
-    served, channel, table = beside_another
-    served.ask("other.put_in_front()")
-    channel.begin(table, "__main__:f\n")
-    table.arm()
-    served.ask("f()")
-    assert table.hits() == 1
+    served, channel, table = behind_another
     served.ask("other.put_in_front()")
     served.ask("f()")
     assert table.hits() == 2
@@ -1055,13 +1062,8 @@ def test_another_hook_that_was_there_comes_in_front_again(beside_another):
     assert table.hits() == 3
 
 
-def test_another_hook_that_was_there_takes_ours_along(beside_another):
-    served, channel, table = beside_another
-    served.ask("other.put_in_front()")
-    channel.begin(table, "__main__:f\n")
-    table.arm()
-    served.ask("f()")
-    assert table.hits() == 1
+def test_another_hook_that_was_there_takes_ours_along(behind_another):
+    served, channel, table = behind_another
     served.ask("other.leave()")
     wait_for(lambda: served.ask("f()") is None and table.hits() > 1)
     served.ask("other.put_in_front()")

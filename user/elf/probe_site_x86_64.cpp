@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "elf/probe_site.h"
-#include "util/page.h"
 
 #include <Zydis/Zydis.h>
 
 #include <algorithm>
 #include <array>
 #include <span>
+
+#include "util/page.h"
 
 namespace speedbump::elf {
 namespace {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "experiment/pair.h"
-#include "experiment/thresholds.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+
+#include "experiment/thresholds.h"
 
 namespace speedbump::experiment {
 

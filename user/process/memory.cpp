@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include "process/memory.h"
-#include "util/page.h"
 
 #include <fcntl.h>
 
@@ -8,6 +7,8 @@
 #include <array>
 #include <cerrno>
 #include <fstream>
+
+#include "util/page.h"
 
 namespace speedbump::process {
 namespace {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "stacks/frame_regions.h"
-#include "util/page.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <string>
 #include <unordered_map>
+
+#include "util/page.h"
 
 namespace speedbump::stacks {
 namespace {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include "stacks/sleep_watch.h"
-#include "util/page.h"
 
 #include <fcntl.h>
 #include <linux/perf_event.h>
@@ -10,6 +9,8 @@
 
 #include <algorithm>
 #include <string>
+
+#include "util/page.h"
 
 namespace speedbump::stacks {
 namespace {

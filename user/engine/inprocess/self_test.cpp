@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include "engine/inprocess/self_test.h"
-#include "util/page.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -11,6 +10,8 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "util/page.h"
 
 namespace speedbump::engine::inprocess {
 namespace {
