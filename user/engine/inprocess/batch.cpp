@@ -357,15 +357,13 @@ void Batch::forget(Ledger& ledger) {
 }
 
 bool Batch::is_in(pid_t pid) const {
-    Identity there{};
-    return process::RemoteMemory(pid).read_some(layout_.code, there.data(), there.size()) ==
-               there.size() &&
-           there == identity_;
+    const auto known = has_region(pid, layout_.code, identity_);
+    return known && *known;
 }
 
 bool Batch::may_be_in(pid_t pid) const {
-    const auto is_in = has_region(pid, layout_.code, identity_);
-    return !is_in || *is_in;
+    const auto known = has_region(pid, layout_.code, identity_);
+    return !known || *known;
 }
 
 bool Batch::has_clock_of(pid_t pid) const {
