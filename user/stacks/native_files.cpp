@@ -100,6 +100,7 @@ void NativeFile::copy_tables() {
     segments_ = image->segments();
     const uint64_t before = *kept_;
     tables_ = is_copy_ ? duplicate(fd_) : copy_tables_of(*image, *kept_);
+    if (!tables_.valid()) *kept_ = before; // what there was of them is gone
     own_kept_ = *kept_ - before;
 }
 
