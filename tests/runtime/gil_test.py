@@ -13,6 +13,21 @@ from pythons import Python, find
 
 DRAWN = 200  # programs of the campaign
 
+# A child says whether the switch interval is what it was. One that lives for longer than a moment, as any does
+# on a busy machine, is attached to itself, and reads the short one while it is asked for its GIL: for a while.
+FORK = """
+def fork(live=lambda: None):
+    child = os.fork()
+    if child == 0:
+        live()
+        end = time.perf_counter() + 10
+        while sys.getswitchinterval() != before and time.perf_counter() < end:
+            pass
+        os._exit(sys.getswitchinterval() != before)
+    status = os.waitpid(child, 0)[1]
+    assert status == 0, status
+"""
+
 # On one CPU and in SCHED_BATCH nobody runs at once who is woken. Forks, and says of each child and of itself
 # whether the switch interval is what it was.
 PROGRAM = """
@@ -23,6 +38,7 @@ os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 getppid = ctypes.CDLL(None).getppid
 before, turns = sys.getswitchinterval(), 0
+""" + FORK + """
 def turn():
     end = time.perf_counter() + 0.0045
     while time.perf_counter() < end:
@@ -34,22 +50,19 @@ while not select.select([0], [], [], 0)[0]:
         if gives_up:
             getppid()
             getppid()
-    child = os.fork()
-    if child == 0:
-        os._exit(sys.getswitchinterval() != before)
-    assert os.waitpid(child, 0)[1] == 0
+    fork()
     turns += 1
 assert sys.getswitchinterval() == before and turns > 0
 """
 
 
-def attaches(python: Python, program: str, argument: str, times: int) -> float:
+def attaches(python: Python, program: str, argument: str, times: int, ms: int = 50) -> float:
     """Seconds that so many of them take."""
     process = python.start(program, argument)
     targets = targets_file("__main__:turn delay=1us")
     begin = time.monotonic()
     for _ in range(times):
-        done = Run("attach", "--json", "--pid", str(process.pid), "--duration=50ms", targets)
+        done = Run("attach", "--json", "--pid", str(process.pid), f"--duration={ms}ms", targets)
         if "no core is built" in done.err:
             raise Skip(done.err)
         assert done.status == 0, (python.name, argument, done.status, done.err[-600:])
@@ -69,6 +82,34 @@ def test_a_gil_that_is_given_up_for_moments_only_is_had() -> None:
         print(f"  Python {python.name}: {took[-1][1]:.2f} s, {took[-1][0]:.2f} s where it is asked for")
     plain, given_up = map(sum, zip(*took))
     assert given_up < 2 * plain, took
+
+
+# Its children have their GIL almost all the time, and give it up for moments.
+PARENT = """
+import os, select, sys, time, warnings
+warnings.simplefilter("ignore") # of forks beside threads
+before = sys.getswitchinterval()
+""" + FORK + """
+def turn():
+    pass
+def live():
+    end = time.perf_counter() + 0.2
+    while time.perf_counter() < end:
+        turn()
+        time.sleep(0)
+print("ready", flush=True)
+while not select.select([0], [], [], 0)[0]:
+    turn()
+    fork(live)
+assert sys.getswitchinterval() == before
+"""
+
+
+def test_children_that_are_attached_to_themselves_have_their_interval_back() -> None:
+    for python in find():
+        if not python.name.endswith("t"):
+            took = attaches(python, PARENT, "", 2, 600)
+            print(f"  Python {python.name}: {took:.2f} s")
 
 
 SLEEPER = """
@@ -109,11 +150,7 @@ if drawn["batch"]:
 sys.setswitchinterval(drawn["interval_us"] / 1e6)
 before = sys.getswitchinterval()
 library, nowhere, block, lock = ctypes.CDLL(None), os.open("/dev/null", os.O_WRONLY), b"x" * 4096, threading.Lock()
-def fork():
-    child = os.fork()
-    if child == 0:
-        os._exit(sys.getswitchinterval() != before)
-    assert os.waitpid(child, 0)[1] == 0
+""" + FORK + """
 def in_turns():
     with lock:
         turn()
