@@ -114,6 +114,36 @@ TEST(Demangle, HostileNamesEndSoon) {
     EXPECT_LT(took.count(), 5.0);
 }
 
+// For each pair of a template and a reference to a parameter libiberty puts something on the stack
+// before it prints: 86 MB here.
+TEST(Demangle, TemplatesAndReferencesThatFillTheStack) {
+    std::string name = "_Z6handle";
+    for (int i = 0; i < 40; ++i) {
+        name += "1cI";
+        for (int k = 0; k < 66; ++k) name += "RT_";
+        for (int k = 0; k < 50; ++k) name += "1bIE";
+        name += "E";
+    }
+    EXPECT_EQ(demangle(name).with_signature, "");
+}
+
+// Is walked for what a pack expands to before it is printed: 2^45 steps that print nothing.
+TEST(Demangle, DoublingsThatAreNotPrinted) {
+    std::string name = "_Z6handleM1xI1aIiiE";
+    const auto index = [](int value) {
+        const char* digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+        std::string text(1, digits[value % 36]);
+        return value >= 36 ? digits[value / 36] + text : text;
+    };
+    const int kLevels = 45;
+    name += "S0_IS1_S1_E";
+    for (int i = 2; i < kLevels; ++i) name += "S0_IS" + index(i) + "_S" + index(i) + "_E";
+    name += "EDpS" + index(kLevels) + "_";
+    const auto start = CpuClock::now();
+    EXPECT_EQ(demangle(name).with_signature, "");
+    EXPECT_LT(CpuClock::now() - start, std::chrono::seconds(2));
+}
+
 // A fixed walk through broken variants: no crash, no hang (the sanitizers watch).
 TEST(Demangle, MutatedNames) {
     uint64_t random = 1;
