@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -85,6 +86,18 @@ TEST_F(Exits, TablesThatLeadToColdParts) {
     workshop_.run("as -o fixed.o fixed.s && ld -o fixed fixed.o -e chooses");
     EXPECT_THAT(exits_of(*workshop_.open("fixed"), "chooses"),
                 ElementsAre("ret", "jmp if it leads out", "ret", "ret"));
+}
+
+// Each place is known only when the one before it has been followed.
+TEST_F(Exits, PlacesThatLeadToEachOtherOneByOne) {
+    std::string code;
+    for (int i = 0; i < 28'000; ++i)
+        code += ".Lb" + std::to_string(i) + ": lea .Lb" + std::to_string(i + 1) +
+                "(%rip),%rax\njmp *%rax\n";
+    const auto file = assemble(function("chain", code + ".Lb28000: ret"));
+    const std::clock_t start = std::clock(); // of this process: the machine may be busy
+    const auto ways = find(*file, "chain");
+    EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 5);
 }
 
 TEST_F(Exits, RefusedWithTheReason) {

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <fstream>
 #include <map>
 #include <regex>
@@ -289,6 +290,38 @@ TEST_F(PlacementTest, ColdPartThatJumpsBack) {
         " .size f,.-f\n .section .text.unlikely,\"ax\",@progbits\n"
         " .type f.cold,@function\nf.cold: nop\n jmp 1b\n .size f.cold,.-f.cold");
     EXPECT_EQ(site.file_offset, entry_);
+}
+
+// One function around all others must not be decoded, nor searched for, anew for each of them.
+TEST_F(PlacementTest, ManyFunctionsInsideOfOne) {
+    constexpr int kMany = 20'000;
+    const auto took = [this](bool is_nested) {
+        std::string text = " .type outer,@function\nouter: ret\n";
+        if (!is_nested) text += " .size outer,.-outer\n";
+        for (int i = 0; i < kMany; ++i) {
+            const std::string name = "inner" + std::to_string(i);
+            text +=
+                " .type " + name + ",@function\n nop\n" + name + ": nop\n .size " + name + ",1\n";
+        }
+        if (is_nested) text += " .size outer,.-outer\n";
+        shop_.write("many.s", " .text\n" + text + " .section .note.GNU-stack,\"\",@progbits\n");
+        shop_.run("gcc -shared -nostdlib many.s -o many.so");
+        const auto file = shop_.open("many.so");
+        std::vector<uint64_t> entries;
+        for (const Function& function : file->functions())
+            if (function.names.front().starts_with("inner"))
+                entries.push_back(function.file_offset);
+        EXPECT_EQ(entries.size(), static_cast<size_t>(kMany));
+        PlacementOptions options;
+        options.entry_only = true;
+        const std::clock_t start = std::clock();
+        const auto sites = place_probes(*file, entries, options);
+        const std::clock_t end = std::clock();
+        for (const auto& site : sites) EXPECT_TRUE(site) << site.error().message;
+        return end - start;
+    };
+    const std::clock_t apart = took(false);
+    EXPECT_LT(took(true), 10 * apart);
 }
 
 TEST_F(PlacementTest, NoSizeNoMove) {

@@ -87,5 +87,22 @@ TEST(Code, OfMoreDataThanAGibibyteIsNotRead) {
     }
 }
 
+// Each header may name as many notes as are read of one.
+TEST(BuildId, IsNotLookedForInAnyNumberOfNotes) {
+    constexpr uint16_t kHeaders = 1000;
+    std::string head = head_with_code(4096);
+    auto* const header = reinterpret_cast<Elf64_Ehdr*>(head.data());
+    header->e_phnum = kHeaders;
+    const Elf64_Phdr note{PT_NOTE, PF_R, 1u << 20, 0, 0, 1u << 20, 1u << 20, 4};
+    for (int i = 1; i < kHeaders; ++i)
+        head.append(reinterpret_cast<const char*>(&note), sizeof note);
+    auto source = std::make_shared<StatedSource>(head, std::vector<Extent>());
+    auto image = Image::parse(source, "stated", ImageRole::kProgram);
+    ASSERT_TRUE(image) << image.error().message;
+    source->bytes_read = 0;
+    EXPECT_EQ(image->build_id(), "");
+    EXPECT_LE(source->bytes_read, 16u << 20);
+}
+
 } // namespace
 } // namespace speedbump::elf

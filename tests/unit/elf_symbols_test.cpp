@@ -11,9 +11,12 @@
 #include <algorithm>
 #include <cstring>
 #include <ctime>
+#include <optional>
+#include <random>
 #include <thread>
 
 #include "elf/image.h"
+#include "elf/last_above.h"
 #include "elf_workshop.h"
 
 namespace speedbump::elf {
@@ -201,6 +204,21 @@ TEST_F(SymbolsTest, DebugFileByLinkOnlyWithTheRightChecksum) {
     EXPECT_EQ(find_function(*file, "hidden_function"), nullptr);
     ASSERT_EQ(file->warnings().size(), 1u);
     EXPECT_THAT(file->warnings()[0], HasSubstr("CRC"));
+}
+
+// Which cost nothing to make.
+TEST_F(SymbolsTest, DebugFilesOfHolesAreNotRead) {
+    build("lib.so", "-shared -fPIC -Wl,--build-id=none");
+    shop_.run(
+        "objcopy --only-keep-debug lib.so thing.debug && strip lib.so && "
+        "objcopy --add-gnu-debuglink=thing.debug lib.so");
+    for (const char* size : {"200M", "3G"}) {
+        shop_.run(std::string("truncate -s ") + size + " thing.debug");
+        const auto file = shop_.open("lib.so");
+        EXPECT_THAT(file->symbol_sources(), ElementsAre(".dynsym"));
+        ASSERT_EQ(file->warnings().size(), 1u);
+        EXPECT_THAT(file->warnings()[0], HasSubstr("mostly holes"));
+    }
 }
 
 // An absolute link inside a container means the container's root, not ours.
@@ -497,6 +515,53 @@ TEST_F(SymbolsTest, Relocations) {
                                 [&](const Relocation& one) { return one.addend == wanted; }),
                   3)
             << option;
+    }
+}
+
+// Of a file that no loader would survive: found at once, and what other tables have stays.
+TEST_F(SymbolsTest, RelocationsThatLeadNowhereEndTheirTable) {
+    shop_.write("r.c",
+                "static int f(int x) { return x; }\n"
+                "int (*table[])(int) = {f, f, f};\n");
+    shop_.run("gcc -shared -fPIC r.c -o r.so -Wl,-z,pack-relative-relocs");
+    std::string bytes = Workshop::read(shop_.path("r.so"));
+    Elf64_Ehdr header;
+    std::memcpy(&header, bytes.data(), sizeof header);
+    std::vector<uint64_t> words(1u << 18, UINT64_MAX); // each stands for 63 of them
+    words.front() = uint64_t{1} << 40;
+    for (uint16_t i = 0; i < header.e_shnum; ++i) {
+        char* const place = bytes.data() + header.e_shoff + i * sizeof(Elf64_Shdr);
+        Elf64_Shdr section;
+        std::memcpy(&section, place, sizeof section);
+        if (section.sh_type != SHT_RELR) continue;
+        section.sh_offset = bytes.size();
+        section.sh_size = words.size() * sizeof(uint64_t);
+        std::memcpy(place, &section, sizeof section);
+        break;
+    }
+    bytes.append(reinterpret_cast<const char*>(words.data()), words.size() * sizeof(uint64_t));
+    shop_.write("nowhere.so", bytes);
+    const std::clock_t start = std::clock();
+    auto relocations = shop_.open("nowhere.so")->relocations();
+    ASSERT_TRUE(relocations) << relocations.error().message;
+    EXPECT_FALSE(relocations->empty()) << "the RELA tables";
+    EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 2);
+}
+
+TEST(LastAbove, FindsWhatASearchOfAllFinds) {
+    std::mt19937_64 random(1);
+    for (size_t count = 0; count < 300; ++count) {
+        std::vector<uint64_t> numbers(count);
+        for (uint64_t& number : numbers) number = random() % (1 + random() % 100);
+        const LastAbove found(numbers);
+        for (int ask = 0; ask < 50; ++ask) {
+            const size_t end = random() % (count + 1);
+            const uint64_t bound = random() % 100;
+            std::optional<size_t> expected;
+            for (size_t i = 0; i < end; ++i)
+                if (numbers[i] > bound) expected = i;
+            ASSERT_EQ(found.find(end, bound), expected) << count << " " << end << " " << bound;
+        }
     }
 }
 

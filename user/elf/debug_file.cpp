@@ -19,7 +19,7 @@ constexpr uint64_t kMaxPacked = 128u << 20;
 constexpr uint64_t kMaxUnpacked = 256u << 20;
 constexpr uint64_t kMaxUnpackMemory = 256u << 20;
 constexpr uint64_t kMaxDebugLink = 4096;
-constexpr uint64_t kMaxChecksummed = uint64_t{8} << 30;
+constexpr uint64_t kMaxChecksummed = uint64_t{2} << 30;
 
 std::optional<Image> open_image(const std::string& root, const std::string& path,
                                 std::vector<std::string>& warnings) {
@@ -38,9 +38,16 @@ std::optional<Image> open_image(const std::string& root, const std::string& path
     return std::move(*image);
 }
 
+// A file that consists of holes costs its maker nothing, and whoever reads it as much as any.
+bool is_worth_reading(const Source& source) {
+    if (source.size() > kMaxChecksummed) return false;
+    uint64_t data = 0;
+    for (const Extent& one : source.data_in(0, source.size())) data += one.end - one.begin;
+    return data >= source.size() / 2;
+}
+
 // The CRC of the whole file as .gnu_debuglink has it; nullopt when it can't be read.
 std::optional<uint32_t> checksum(const Source& source) {
-    if (source.size() > kMaxChecksummed) return std::nullopt;
     std::vector<unsigned char> buffer(1u << 20);
     uLong crc = 0;
     for (uint64_t at = 0; at < source.size();) {
@@ -127,6 +134,13 @@ std::optional<Image> find_debug_file(const Image& image, const std::string& path
     for (const std::string& candidate : candidates) {
         auto found = open_image(search.root, candidate, warnings);
         if (!found) continue;
+        if (!is_worth_reading(found->source())) {
+            warnings.push_back(fmt::format(
+                "{}: larger than 2 GiB, or mostly holes, so that its CRC is not compared "
+                "with the one that {} names: not used",
+                candidate, path));
+            continue;
+        }
         if (checksum(found->source()) == crc) return found;
         warnings.push_back(
             fmt::format("{}: its CRC is not the one that {} names: not used", candidate, path));

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string_view>
+#include <vector>
 
 #include "elf/probe_site.h"
 #include "elf/symbols.h"
@@ -18,12 +20,29 @@ struct ProvenEntry {
     SitePosition position = SitePosition::kInside;
 };
 
-// Shows that an instruction begins at this file offset, and finds out what of. kUnsupported, with
-// the reason, where nothing proves it.
-Result<ProvenEntry> prove_entry(const ElfFile& file, uint64_t offset);
+// Shows of places in one file that an instruction begins there. One for all of them: what has been
+// decoded of a function that others lie in serves for all of these. Not thread-safe.
+class EntryProver {
+  public:
+    // The file must outlive this.
+    explicit EntryProver(const ElfFile& file) : file_(file) {}
 
-// Whether an instruction begins so many bytes into code that begins with one. By machine:
-// placement_MACHINE.cpp.
-bool begins_instruction(std::basic_string_view<unsigned char> code, uint64_t distance);
+    // What begins at this file offset. kUnsupported, with the reason, where nothing proves it.
+    Result<ProvenEntry> prove(uint64_t offset);
+
+  private:
+    Result<void> walk_to(const Function& outer, uint64_t address);
+
+    const ElfFile& file_;
+    // Of functions that others lie in: where their instructions begin, as far as decoded.
+    std::map<const Function*, std::vector<uint32_t>> starts_;
+    size_t decoded_ = 0; // instructions, of all of them
+};
+
+// Goes on decoding `code` from the last of `starts`, which are distances from its beginning, and
+// adds where instructions begin, until one does at `distance` or behind it, or there is no more.
+// By machine: placement_MACHINE.cpp.
+void add_starts(std::basic_string_view<unsigned char> code, uint64_t distance,
+                std::vector<uint32_t>& starts);
 
 } // namespace speedbump::elf

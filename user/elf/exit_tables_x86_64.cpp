@@ -3,6 +3,7 @@
 #include "elf/exit_walk_x86_64.h"
 
 #include <cstring>
+#include <utility>
 
 namespace speedbump::elf {
 
@@ -57,7 +58,7 @@ void ExitWalk::indirect_jump(const Instruction& one) {
         const ZydisDecodedOperand& where = one.first();
         if (bound && *bound <= kMaxTable && one.has_memory(0) && where.mem.scale == 8 &&
             where.mem.base == ZYDIS_REGISTER_NONE)
-            tables_[static_cast<uint64_t>(where.mem.disp.value)] = {bound, true};
+            table_at(static_cast<uint64_t>(where.mem.disp.value)) = {bound, true};
         return;
     }
     switches_.push_back(one.address);
@@ -66,8 +67,10 @@ void ExitWalk::indirect_jump(const Instruction& one) {
     for (auto before = history_.rbegin(); bound && before != history_.rend(); ++before) {
         const auto table = before->taken_address();
         if (!table) continue;
-        if (*bound <= kMaxTable)
-            tables_[*table].bound = std::max(tables_[*table].bound.value_or(0), *bound);
+        if (*bound <= kMaxTable) {
+            Table& known = table_at(*table);
+            known.bound = std::max(known.bound.value_or(0), *bound);
+        }
         break;
     }
 }
@@ -75,9 +78,9 @@ void ExitWalk::indirect_jump(const Instruction& one) {
 // What each address that the function takes may be: a table of distances from itself, or of
 // addresses, or a place in the function.
 void ExitWalk::read_tables() {
-    for (const auto& [table, known] : std::map(tables_)) {
+    for (const uint64_t table : std::exchange(unread_tables_, {})) {
         if (!reason_.empty()) return;
-        if (!tables_read_.insert(table).second) continue;
+        const Table known = tables_.at(table);
         if (belongs(table)) {
             if (table != entry_) {
                 has_labels_ = true;
@@ -95,10 +98,10 @@ void ExitWalk::read_tables() {
     }
     const std::vector<uint64_t>* pointers = finder_.pointers();
     if (pointers == nullptr) return refuse("the relocations of the file can't be read");
-    for (size_t i = 0; i < parts_.size(); ++i) {
-        const CodePart range = parts_[i].range;
+    for (; parts_pointed_into_ < parts_.size(); ++parts_pointed_into_) {
+        const CodePart range = parts_[parts_pointed_into_].range;
         for (auto one = std::lower_bound(pointers->begin(), pointers->end(), range.begin);
-             one != pointers->end() && *one < range.end; ++one) {
+             one != pointers->end() && *one < range.end && reason_.empty(); ++one) {
             if (*one == entry_ || finder_.function_at(*one) != nullptr) continue;
             has_labels_ = true;
             follow(*one);

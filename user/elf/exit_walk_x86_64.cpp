@@ -70,7 +70,7 @@ void ExitWalk::follow_run(uint64_t address) {
 // Addresses that the instruction takes: where an indirect jump may lead, or find its table.
 void ExitWalk::take(const Instruction& one) {
     if (const auto address = one.taken_address()) {
-        tables_.try_emplace(*address);
+        table_at(*address);
         return;
     }
     const bool fixed = !finder_.file->is_position_independent();
@@ -78,9 +78,9 @@ void ExitWalk::take(const Instruction& one) {
         const ZydisDecodedOperand& operand = one.operands[i];
         if (fixed && operand.type == ZYDIS_OPERAND_TYPE_MEMORY &&
             operand.mem.index != ZYDIS_REGISTER_NONE)
-            tables_.try_emplace(static_cast<uint64_t>(operand.mem.disp.value));
+            table_at(static_cast<uint64_t>(operand.mem.disp.value));
         if (fixed && operand.type == ZYDIS_OPERAND_TYPE_IMMEDIATE && !operand.imm.is_relative)
-            tables_.try_emplace(operand.imm.value.u);
+            table_at(operand.imm.value.u);
     }
 }
 

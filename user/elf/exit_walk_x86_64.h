@@ -133,6 +133,12 @@ class ExitWalk {
     bool is_tail_call(uint64_t target) const;
     void add_exit(const Instruction& one, uint8_t condition,
                   std::optional<JumpOperand> operand = std::nullopt);
+    // One that is to be read, unless it is known already.
+    Table& table_at(uint64_t address) {
+        const auto [known, is_new] = tables_.try_emplace(address);
+        if (is_new) unread_tables_.insert(address);
+        return known->second;
+    }
     bool is_switch(const Instruction& jump);
     std::optional<uint64_t> table_bound() const;
     void add_undecided();
@@ -154,7 +160,8 @@ class ExitWalk {
     std::map<uint64_t, Exit> exits_;
     std::vector<Instruction> history_; // of the straight line that is followed
     std::map<uint64_t, Table> tables_; // that may lead into the function
-    std::set<uint64_t> tables_read_;
+    std::set<uint64_t> unread_tables_; // of these
+    size_t parts_pointed_into_ = 0;    // so many have been looked for in the file's pointers
     uint64_t table_budget_ = kTableBudget;
     std::set<uint64_t> undecided_; // indirect jumps
     std::vector<uint64_t> switches_;

@@ -22,6 +22,7 @@ constexpr uint64_t kMaxProgramHeaders = 1u << 14;
 constexpr uint64_t kMaxSectionNames = 64u << 20;
 constexpr uint64_t kMaxDynamic = 1u << 20;
 constexpr uint64_t kMaxNotes = 1u << 20;
+constexpr uint64_t kMaxAllNotes = 16u << 20;
 // Ordinary files are read as they are: to ask for holes pays in none of them, and some file systems
 // have told of holes where data was on its way to the disk (OpenZFS issue 15526).
 constexpr uint64_t kLargeRange = 64u << 20;
@@ -287,15 +288,20 @@ std::vector<Elf64_Dyn> Image::dynamic() const {
 }
 
 std::string Image::build_id() const {
+    uint64_t room = kMaxAllNotes;
+    const auto id_at = [&](uint64_t offset, uint64_t size) -> std::string {
+        if (size > std::min(room, kMaxNotes)) return {};
+        room -= size;
+        const auto notes = read(offset, size, kMaxNotes, "notes");
+        return notes ? build_id_in(*notes) : std::string();
+    };
     for (const Elf64_Phdr& program : program_headers_) {
         if (program.p_type != PT_NOTE) continue;
-        if (auto notes = read(program.p_offset, program.p_filesz, kMaxNotes, "notes"); notes)
-            if (std::string id = build_id_in(*notes); !id.empty()) return id;
+        if (std::string id = id_at(program.p_offset, program.p_filesz); !id.empty()) return id;
     }
     for (const Elf64_Shdr& section : sections_) {
         if (section.sh_type != SHT_NOTE) continue;
-        if (auto notes = read(section, kMaxNotes, "notes"); notes)
-            if (std::string id = build_id_in(*notes); !id.empty()) return id;
+        if (std::string id = id_at(section.sh_offset, section.sh_size); !id.empty()) return id;
     }
     return {};
 }

@@ -40,7 +40,7 @@ struct Run {
 class JumpPlacement {
   public:
     JumpPlacement(const ElfFile& file, const PlacementOptions& options)
-        : file_(file), options_(options), frames_(file) {}
+        : file_(file), options_(options), prover_(file), frames_(file) {}
 
     std::vector<Result<ProbeSite>> place(std::span<const uint64_t> entries) {
         if (file_.has_section("__rseq_cs"))
@@ -75,7 +75,7 @@ class JumpPlacement {
 
     void look_at(uint64_t offset, const Result<ProbeSite>& uprobe) {
         sites_.push_back(refusal("not decided"));
-        const auto proven = prove_entry(file_, offset);
+        const auto proven = prover_.prove(offset);
         if (!proven) {
             sites_.back() = proven.error();
             return;
@@ -170,6 +170,7 @@ class JumpPlacement {
 
     const ElfFile& file_;
     const PlacementOptions& options_;
+    EntryProver prover_;
     FrameTable frames_;
     std::vector<Result<ProbeSite>> sites_;
     std::vector<Run> runs_;

@@ -23,8 +23,9 @@ bool is_signal_return(Bytes code) {
     return code.starts_with(Bytes(kReturn, sizeof kReturn));
 }
 
-Result<ProbeSite> place(const ElfFile& file, uint64_t offset, const PlacementOptions& options) {
-    Result<ProvenEntry> entry = prove_entry(file, offset);
+Result<ProbeSite> place(const ElfFile& file, EntryProver& prover, uint64_t offset,
+                        const PlacementOptions& options) {
+    Result<ProvenEntry> entry = prover.prove(offset);
     if (!entry) return std::move(entry).error();
     if (entry->address % kWord != 0)
         return refusal("no instruction begins there: its address is no multiple of 4");
@@ -47,8 +48,11 @@ Result<ProbeSite> place(const ElfFile& file, uint64_t offset, const PlacementOpt
 
 } // namespace
 
-bool begins_instruction(Bytes code, uint64_t distance) {
-    return distance % kWord == 0 && distance <= code.size();
+void add_starts(Bytes code, uint64_t distance, std::vector<uint32_t>& starts) {
+    for (uint32_t at = starts.back(); at < distance && at + kWord <= code.size();) {
+        at += static_cast<uint32_t>(kWord);
+        starts.push_back(at);
+    }
 }
 
 std::vector<Result<ProbeSite>> place_probes(const ElfFile& file, std::span<const uint64_t> entries,
@@ -56,7 +60,8 @@ std::vector<Result<ProbeSite>> place_probes(const ElfFile& file, std::span<const
     if (options.jump) return place_jumps(file, entries, options);
     std::vector<Result<ProbeSite>> sites;
     sites.reserve(entries.size());
-    for (const uint64_t entry : entries) sites.push_back(place(file, entry, options));
+    EntryProver prover(file);
+    for (const uint64_t entry : entries) sites.push_back(place(file, prover, entry, options));
     return sites;
 }
 

@@ -102,7 +102,10 @@ struct Run {
 class Placement {
   public:
     Placement(const ElfFile& file, const PlacementOptions& options)
-        : file_(file), options_(options), restartable_(file.has_section("__rseq_cs")) {
+        : file_(file),
+          options_(options),
+          prover_(file),
+          restartable_(file.has_section("__rseq_cs")) {
         ZydisDecoderInit(&decoder_, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
     }
 
@@ -125,7 +128,7 @@ class Placement {
   private:
     // The site at the entry; keeps a run when there is something better after it.
     Result<ProbeSite> look_at(uint64_t offset) {
-        Result<ProvenEntry> proven = prove_entry(file_, offset);
+        Result<ProvenEntry> proven = prover_.prove(offset);
         if (!proven) return std::move(proven).error();
         Entry entry{*proven, sites_.size(), {}};
         const Bytes code = file_.code_at(offset, kMaxRunBytes);
@@ -231,6 +234,7 @@ class Placement {
 
     const ElfFile& file_;
     const PlacementOptions& options_;
+    EntryProver prover_;
     const bool restartable_;
     ZydisDecoder decoder_;
     std::vector<Result<ProbeSite>> sites_;
@@ -240,19 +244,16 @@ class Placement {
 
 } // namespace
 
-bool begins_instruction(Bytes code, uint64_t distance) {
+void add_starts(Bytes code, uint64_t distance, std::vector<uint32_t>& starts) {
     ZydisDecoder decoder;
     ZydisDecoderInit(&decoder, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
-    uint64_t at = 0;
-    while (at < distance) {
+    for (uint32_t at = starts.back(); at < distance && at < code.size(); starts.push_back(at)) {
         ZydisDecodedInstruction instruction;
-        if (at >= code.size() ||
-            !ZYAN_SUCCESS(ZydisDecoderDecodeInstruction(&decoder, nullptr, code.data() + at,
+        if (!ZYAN_SUCCESS(ZydisDecoderDecodeInstruction(&decoder, nullptr, code.data() + at,
                                                         code.size() - at, &instruction)))
-            return false;
+            return;
         at += instruction.length;
     }
-    return at == distance;
 }
 
 std::vector<Result<ProbeSite>> place_probes(const ElfFile& file, std::span<const uint64_t> entries,

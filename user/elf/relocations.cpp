@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "elf/relocations.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "elf/machine.h"
 
@@ -11,6 +13,7 @@ namespace {
 constexpr uint64_t kMaxRelocationBytes = 256u << 20;
 constexpr uint64_t kMaxRelocations = 32u << 20;
 constexpr uint64_t kRelocatedBlock = 4096;
+constexpr uint64_t kMaxBlocks = 1u << 20; // read for words that have no addend of their own
 
 // Takes tables of relocations apart.
 class Relocations {
@@ -30,12 +33,12 @@ class Relocations {
         for (uint64_t entry : as_table<uint64_t>(bytes)) {
             if (found_.size() > kMaxRelocations) return;
             if ((entry & 1) == 0) {
-                add_word(entry);
+                if (!add_word(entry)) return;
                 next = entry + 8;
                 continue;
             }
             for (unsigned bit = 1; bit < 64; ++bit)
-                if ((entry >> bit & 1) != 0) add_word(next + (bit - 1) * 8);
+                if ((entry >> bit & 1) != 0 && !add_word(next + (bit - 1) * 8)) return;
             next += uint64_t{63} * 8;
         }
     }
@@ -48,23 +51,43 @@ class Relocations {
     std::vector<Relocation> take() { return std::move(found_); }
 
   private:
-    // A word whose addend is where it lies.
-    void add_word(uint64_t address) {
+    // A word whose addend is where it lies. False ends the table: such a word lies in no segment,
+    // and whoever loads the file would crash, or more is to be read than of any real file.
+    bool add_word(uint64_t address) {
         uint64_t value = 0;
         if (address < block_address_ || address - block_address_ + 8 > block_.size()) {
-            auto data = image_.read_address(address, kRelocatedBlock, kRelocatedBlock, "data");
-            block_ = data ? std::move(*data) : std::vector<unsigned char>();
+            if (!is_loaded(address) || blocks_ == kMaxBlocks) return false;
+            ++blocks_;
+            block_.clear();
             block_address_ = address;
+            // Behind what the file has of a segment there are zeros.
+            if (image_.segment_of_address(address) != nullptr) {
+                auto data = image_.read_address(address, kRelocatedBlock, kRelocatedBlock, "data");
+                if (!data) return false;
+                block_ = std::move(*data);
+            }
         }
-        if (block_.size() < 8) return;
-        std::memcpy(&value, block_.data() + (address - block_address_), sizeof value);
+        const uint64_t within = address - block_address_;
+        if (within < block_.size())
+            std::memcpy(&value, block_.data() + within,
+                        std::min<uint64_t>(sizeof value, block_.size() - within));
         found_.push_back({address, value, kRelativeType});
+        return true;
+    }
+    bool is_loaded(uint64_t address) const {
+        const auto& all = image_.segments();
+        const auto after = std::upper_bound(
+            all.begin(), all.end(), address,
+            [](uint64_t value, const Segment& segment) { return value < segment.address; });
+        return after != all.begin() &&
+               address - std::prev(after)->address < std::prev(after)->memory_size;
     }
 
     const Image& image_;
     std::vector<Relocation> found_;
     std::vector<unsigned char> block_; // of the data that is relocated, at block_address_
     uint64_t block_address_ = 0;
+    uint64_t blocks_ = 0;
 };
 
 // Those that section headers name; whether there were any.

@@ -11,6 +11,7 @@
 #include "elf/debug_file.h"
 #include "elf/dynamic.h"
 #include "elf/image.h"
+#include "elf/last_above.h"
 #include "elf/relocations.h"
 #include "elf/symbol_tables.h"
 
@@ -27,7 +28,7 @@ struct ElfFile::Impl {
     Names names; // of the functions
     std::vector<Function> functions;
     std::vector<uint64_t> labels;
-    std::vector<uint64_t> furthest_end; // of functions[0..i]
+    LastAbove ends; // of functions, by their indexes
 
     mutable std::once_flag code_once;
     mutable Code code; // read when it is first asked for
@@ -69,12 +70,12 @@ Result<void> ElfFile::Impl::read_symbols(const DebugSearch& debug) {
     }
     functions = collector.fold(labels);
     names = collector.take_names();
-    uint64_t end = 0;
-    furthest_end.reserve(functions.size());
-    for (const Function& function : functions) {
-        end = std::max(end, function.address + std::max<uint64_t>(function.size, 1));
-        furthest_end.push_back(end);
-    }
+    std::vector<uint64_t> all_ends;
+    all_ends.reserve(functions.size());
+    for (const Function& function : functions)
+        all_ends.push_back(function.address + std::min(std::max<uint64_t>(function.size, 1),
+                                                       UINT64_MAX - function.address));
+    ends = LastAbove(std::move(all_ends));
     return {};
 }
 
@@ -182,11 +183,8 @@ const Function* ElfFile::function_at_offset(uint64_t offset) const {
     auto after = std::upper_bound(
         all.begin(), all.end(), *address,
         [](uint64_t value, const Function& function) { return value < function.address; });
-    for (size_t i = static_cast<size_t>(after - all.begin()); i-- > 0;) {
-        if (impl_->furthest_end[i] <= *address) return nullptr;
-        if (*address - all[i].address < std::max<uint64_t>(all[i].size, 1)) return &all[i];
-    }
-    return nullptr;
+    const auto found = impl_->ends.find(static_cast<size_t>(after - all.begin()), *address);
+    return found ? &all[*found] : nullptr;
 }
 
 Result<std::vector<unsigned char>> ElfFile::read(uint64_t offset, size_t size) const {
