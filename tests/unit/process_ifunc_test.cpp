@@ -291,6 +291,9 @@ TEST_F(IfuncTest, AProcessWithoutEndTakesNoMemoryWithoutEnd) {
     EXPECT_LT(peak_kb() - before, 1'000'000);
     EXPECT_THAT(answer({1000, 1 << 20}), HasSubstr("more to look through"));
     mappings.erase(mappings.begin() + 3, mappings.end() - 1);
+    IfuncResolver::Limits few_steps;
+    few_steps.steps = mappings.size() - 1;
+    EXPECT_THAT(answer(few_steps), HasSubstr("more to look through"));
     EXPECT_THAT(answer({}), HasSubstr("nothing in the process refers to it"));
     ::munmap(start, size);
 }

@@ -36,6 +36,13 @@ TEST_F(NamedCodeTest, FindsAFunctionInAProcess) {
     expect_found(); // of what was read already
 }
 
+// A session may see any number of libraries come and go.
+TEST_F(NamedCodeTest, HoldsOnlyFilesWithSuchFunctions) {
+    expect_found();
+    EXPECT_EQ(code_.held_files(), 1u);
+    EXPECT_GT(code_.known_files(), 1u);
+}
+
 // As where there are no descriptors for a moment: a session may ask for days.
 TEST_F(NamedCodeTest, LooksAgainAtWhatCouldNotBeOpened) {
     rlimit before{};

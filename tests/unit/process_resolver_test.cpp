@@ -19,6 +19,7 @@
 #include <functional>
 
 #include "elf/demangle.h"
+#include "process/sightings.h"
 #include "process/symbol_matcher.h"
 #include "targets/parser.h"
 
@@ -482,6 +483,64 @@ TEST_F(ResolverTest, SeesPathsAsAProcessInAChrootDoes) {
     const Findings named = resolver.look_at_named_files(fmt::format("/proc/{}/root", child.pid()));
     EXPECT_THAT(names(named), ElementsAre("inside"));
     EXPECT_EQ(look(resolver, child.pid()).files, named.files);
+}
+
+TEST_F(ResolverTest, HoldsABoundedNumberOfFiles) {
+    const targets::TargetsFile file = file_of("+*:wanted");
+    ResolverLimits limits;
+    limits.held_files = 1;
+    limits.other_files = 0;
+    Resolver resolver(file, {}, Placing::kAtOnce, limits);
+    const auto look_at = [&](const std::string& name, const std::string& function) {
+        auto found = resolver.look_at_file(library(name, "int " + function + "(int x){return x;}"),
+                                           "", false);
+        EXPECT_TRUE(found);
+        return std::move(*found);
+    };
+    EXPECT_THAT(look_at("libnone.so", "other").matches, IsEmpty());
+    const Findings first = look_at("libfirst.so", "wanted");
+    EXPECT_THAT(names(first), ElementsAre("wanted"));
+    const Findings second = look_at("libsecond.so", "wanted");
+    EXPECT_THAT(second.matches, IsEmpty());
+    ASSERT_EQ(second.skipped.size(), 1u);
+    EXPECT_THAT(second.skipped[0].reason, HasSubstr("1 files"));
+    const Findings third = look_at("libthird.so", "wanted");
+    EXPECT_THAT(third.matches, IsEmpty());
+    EXPECT_THAT(third.skipped, IsEmpty()) << "told once";
+    look(resolver); // forgets all but what it holds
+    EXPECT_GE(resolver.descriptor(*first.files.begin()), 0);
+}
+
+TEST_F(ResolverTest, TellsOfSoManyThatItSkips) {
+    const targets::TargetsFile file = file_of(
+        "+exe:0x7ffffffffff0\n+exe:0x7fffffffffe0\n+exe:0x7fffffffffd0\n+exe:0x7fffffffffc0\n");
+    ResolverLimits limits;
+    limits.skipped_bytes = 700;
+    Resolver resolver(file, {}, Placing::kAtOnce, limits);
+    const Findings findings = look(resolver);
+    ASSERT_GE(findings.skipped.size(), 1u);
+    EXPECT_LE(findings.skipped.size(), 3u);
+    EXPECT_THAT(findings.skipped.back().reason, HasSubstr("not listed"));
+}
+
+TEST(FilesWithCode, TakesSomeNamesOfOneFile) {
+    std::vector<Mapping> mappings;
+    for (uint64_t i = 0; i < 1000; ++i) {
+        Mapping mapping;
+        mapping.start = 0x1000 * (i + 1);
+        mapping.end = mapping.start + 0x1000;
+        mapping.executable = true;
+        mapping.inode = 7;
+        mapping.path = fmt::format("/link{}", i);
+        mappings.push_back(mapping);
+    }
+    IfuncResolver ifuncs(::getpid(), mappings);
+    const auto seen = files_with_code(::getpid(), mappings, {}, ifuncs);
+    ASSERT_EQ(seen.size(), 1u);
+    const SeenFile& file = seen.begin()->second;
+    EXPECT_EQ(file.sighting.paths.front(), "/link0");
+    EXPECT_LE(file.sighting.paths.size(), 64u);
+    EXPECT_EQ(file.code_bytes, 1000u * 0x1000);
 }
 
 TEST_F(ResolverTest, TellsThatAProcessIsGone) {

@@ -29,6 +29,7 @@ constexpr uint64_t kMaxSymbols = 64u << 20;
 constexpr uint64_t kMaxStrings = 64u << 20;
 constexpr size_t kMaxModules = 4096;
 constexpr size_t kBatch = 512;                 // below IOV_MAX
+constexpr uint64_t kReadSteps = 1024;          // that a read of a word is worth
 constexpr size_t kMaxName = 4096, kNode = 128; // bytes
 
 } // namespace
@@ -162,17 +163,44 @@ std::optional<uint64_t> IfuncResolver::implementation_at(uint64_t address, const
     return std::nullopt;
 }
 
-Result<void> IfuncResolver::read_own_slots(const ElfFile& file) {
-    if (relocated_file_ == &file) return {};
-    relocated_file_ = nullptr;
+bool IfuncResolver::may_step(uint64_t count) {
+    if (count > left_.steps) {
+        is_cut_ = true;
+        left_.steps = 0;
+        return false;
+    }
+    left_.steps -= count;
+    return true;
+}
+
+Result<void> IfuncResolver::read_own_slots(const Asked& asked) {
+    if (asked_ == asked) return {};
+    asked_ = {};
     own_slots_.clear();
-    auto relocations = file.relocations();
+    times_named_.clear();
+    auto relocations = asked.file->relocations();
     if (!relocations) return std::move(relocations.error());
     for (const elf::Relocation& relocation : *relocations)
         if (relocation.type == elf::kIrelative)
             own_slots_.emplace(relocation.addend, relocation.address);
-    relocated_file_ = &file;
+    asked_ = asked;
     return {};
+}
+
+// Whether it is the name of several functions: another version of the symbol may be another one,
+// and slots do not tell which.
+bool IfuncResolver::is_ambiguous(const ElfFile& file, std::string_view name) {
+    if (times_named_.empty()) {
+        for (const Function& function : file.functions())
+            if (function.is_ifunc)
+                for (const std::string_view one : function.names) times_named_.emplace(one, 0);
+        for (const Function& function : file.functions())
+            for (const std::string_view one : function.names)
+                if (const auto known = times_named_.find(one); known != times_named_.end())
+                    ++known->second;
+    }
+    const auto times = times_named_.find(name);
+    return times != times_named_.end() && times->second > 1;
 }
 
 // What the slots that the file's own relocations name hold, in each place where it is mapped.
@@ -181,9 +209,12 @@ bool IfuncResolver::look_at_own_slots(const ElfFile& file, uint64_t device, uint
                                       const Function& function, std::set<uint64_t>& found) {
     bool is_mapped = false;
     auto [own, own_end] = own_slots_.equal_range(function.address);
+    if (!may_step(mappings_.size())) return true; // as far as is known
     for (const Mapping& mapping : mappings_) {
         if (!mapping.executable || mapping.device != device || mapping.inode != inode) continue;
         is_mapped = true;
+        if (own == own_end) break;
+        if (!may_step(file.segments().size())) break;
         for (const elf::Segment& segment : file.segments()) {
             if (!segment.executable || segment.offset < mapping.file_offset ||
                 segment.offset - mapping.file_offset >= mapping.end - mapping.start)
@@ -192,6 +223,7 @@ bool IfuncResolver::look_at_own_slots(const ElfFile& file, uint64_t device, uint
                 mapping.start + (segment.offset - mapping.file_offset) - segment.address;
             for (auto slot = own; slot != own_end; ++slot) {
                 uint64_t value = 0;
+                if (!may_step(kReadSteps + mappings_.size())) return is_mapped;
                 if (!read(bias + slot->second, &value, sizeof value)) continue;
                 if (value == bias + function.address) continue;
                 if (auto offset = implementation_at(value, file, device, inode); offset)
@@ -210,18 +242,13 @@ IfuncResolver::NamedSlots IfuncResolver::look_at_named_slots(const ElfFile& file
     NamedSlots slots;
     read_modules();
     for (std::string_view alias : function.names) {
-        // Another version of the symbol may be another function; slots do not tell which.
-        auto has_name = [&](const Function& other) {
-            return &other != &function && other.address != function.address &&
-                   std::find(other.names.begin(), other.names.end(), alias) != other.names.end();
-        };
         auto [value, end] = values_.equal_range(std::string(alias));
         if (value == end) continue;
-        if (std::any_of(file.functions().begin(), file.functions().end(), has_name)) {
+        if (is_ambiguous(file, alias)) {
             slots.ambiguous = true;
             continue;
         }
-        for (; value != end; ++value) {
+        for (; value != end && may_step(mappings_.size()); ++value) {
             auto offset = implementation_at(value->second, file, device, inode);
             // A slot may hold the resolver itself only by mistake of ours.
             if (offset && *offset != function.file_offset)
@@ -241,7 +268,8 @@ Result<uint64_t> IfuncResolver::resolve(const ElfFile& file, uint64_t device, ui
         return make_error(ErrorKind::kNotFound,
                           fmt::format("indirect function {} of {}: {}", name, file.path(), why));
     };
-    if (auto own = read_own_slots(file); !own) return std::move(own.error()).with_context(name);
+    if (auto own = read_own_slots({&file, device, inode}); !own)
+        return std::move(own.error()).with_context(name);
     std::set<uint64_t> found; // offsets of implementations
     if (!look_at_own_slots(file, device, inode, function, found))
         return not_found("the process does not map this file");

@@ -9,6 +9,8 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -29,6 +31,7 @@ class IfuncResolver {
     struct Limits {
         uint64_t read_bytes = uint64_t{1} << 30;
         uint64_t name_bytes = uint64_t{256} << 20;
+        uint64_t steps = uint64_t{256} << 20; // mappings gone through, to find an address in them
     };
     // `mappings` are those of the process (read_maps).
     IfuncResolver(pid_t pid, std::vector<Mapping> mappings)
@@ -57,7 +60,16 @@ class IfuncResolver {
     void add_slots(std::vector<Slot>& slots, uint64_t table, uint64_t size, uint64_t bias);
     void read_slots(const std::vector<Slot>& slots, const std::vector<Elf64_Sym>& names,
                     const std::vector<unsigned char>& text);
-    Result<void> read_own_slots(const elf::ElfFile& file);
+    bool may_step(uint64_t count);
+    // The file that is asked about, which may lie where another one did.
+    struct Asked {
+        const elf::ElfFile* file = nullptr;
+        uint64_t device = 0;
+        uint64_t inode = 0;
+        bool operator==(const Asked&) const = default;
+    };
+    Result<void> read_own_slots(const Asked& asked);
+    bool is_ambiguous(const elf::ElfFile& file, std::string_view name);
     bool look_at_own_slots(const elf::ElfFile& file, uint64_t device, uint64_t inode,
                            const elf::Function& function, std::set<uint64_t>& found);
     struct NamedSlots {
@@ -76,9 +88,11 @@ class IfuncResolver {
     Limits left_;
     bool is_cut_ = false; // something was left out for want of these
     bool modules_read_ = false;
-    std::multimap<std::string, uint64_t> values_;  // symbol name to what its slots hold
-    const elf::ElfFile* relocated_file_ = nullptr; // whose relative slots are in the next
-    std::multimap<uint64_t, uint64_t> own_slots_;  // resolver's address to slot's address
+    std::multimap<std::string, uint64_t> values_; // symbol name to what its slots hold
+    Asked asked_;                                 // whose are:
+    std::multimap<uint64_t, uint64_t> own_slots_; // resolver's address to slot's address
+    // How many functions have each of the indirect functions' names; empty until it is asked for.
+    std::unordered_map<std::string_view, uint32_t> times_named_;
 };
 
 } // namespace speedbump::process

@@ -2,6 +2,7 @@
 #include "process/named_code.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <utility>
@@ -55,18 +56,57 @@ AddressRanges NamedCode::read(pid_t pid, const Fd& fd, const Mapping& mapping) c
     return found;
 }
 
+bool NamedCode::is_unchanged(const File& known, pid_t pid, const Mapping& mapping) {
+    if (known.fd.valid()) return true; // the inode can't have been freed
+    struct stat status = {};
+    const std::string range =
+        fmt::format("/proc/{}/map_files/{:x}-{:x}", pid, mapping.start, mapping.end);
+    if (::stat(range.c_str(), &status) != 0 &&
+        ::stat(fmt::format("/proc/{}/root{}", pid, mapping.path).c_str(), &status) != 0)
+        return true; // what can't be asked for can't be read anew either
+    return status.st_size == known.size && status.st_ctim.tv_sec == known.changed_s &&
+           status.st_ctim.tv_nsec == known.changed_ns;
+}
+
+// A process may map new files for ever: those go that no mapping has shown for a while.
+void NamedCode::forget_files() {
+    if (files_.size() <= forget_at_) return;
+    std::erase_if(files_, [this](const auto& one) { return one.second.shown_in <= forgotten_in_; });
+    held_ = static_cast<size_t>(std::count_if(
+        files_.begin(), files_.end(), [](const auto& one) { return one.second.fd.valid(); }));
+    forgotten_in_ = look_;
+    forget_at_ = files_.size() + kFewFiles;
+}
+
 const NamedCode::File* NamedCode::file_of(pid_t pid, const Mapping& mapping) {
     const FileKey key{mapping.device, mapping.inode};
-    if (const auto known = files_.find(key); known != files_.end()) return &known->second;
+    if (const auto known = files_.find(key); known != files_.end()) {
+        const bool is_checked = std::exchange(known->second.shown_in, look_) == look_;
+        if (is_checked || is_unchanged(known->second, pid, mapping)) return &known->second;
+        files_.erase(known); // it has no descriptor
+    }
     auto fd = open_mapped_file(pid, mapping);
     if (!fd) return nullptr;
-    File file{{}, read(pid, *fd, mapping)};
-    file.fd = std::move(*fd);
+    File file;
+    file.shown_in = look_;
+    struct stat status = {};
+    if (::fstat(fd->get(), &status) == 0) {
+        file.size = status.st_size;
+        file.changed_s = status.st_ctim.tv_sec;
+        file.changed_ns = status.st_ctim.tv_nsec;
+    }
+    file.ranges = read(pid, *fd, mapping);
+    if (!file.ranges.empty() && held_ < kMaxHeld) {
+        file.fd = std::move(*fd);
+        ++held_;
+    }
     return &files_.emplace(key, std::move(file)).first->second;
 }
 
 AddressRanges NamedCode::find(pid_t pid, const std::vector<Mapping>& mappings) {
     AddressRanges found;
+    forget_files();
+    ++look_;
     for (const Mapping& mapping : mappings) {
         if (!mapping.executable) continue;
         const uint64_t first = mapping.file_offset, last = first + (mapping.end - mapping.start);

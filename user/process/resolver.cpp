@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "process/ifunc.h"
+#include "process/sightings.h"
 #include "process/symbol_matcher.h"
 #include "targets/matcher.h"
 #include "util/file.h"
@@ -34,18 +35,15 @@ std::string fixed_prefix(const targets::Pattern& pattern) {
     return std::string(text.substr(0, slash));
 }
 
-// One way to reach a file, before it is opened.
-struct Sighting {
-    std::vector<std::string> paths; // as its process sees it, and by its other names
-    bool is_main_executable = false;
-    std::string debug_root;
-    IfuncResolver* ifuncs = nullptr; // of the process; none when looked at by path
-};
+constexpr size_t kMaxIdentities = 64;         // of one file
+constexpr size_t kMaxAllIdentities = 1 << 16; // since files were last forgotten
+constexpr size_t kSkippedNode = 256;          // bytes
 
 } // namespace
 
 struct Resolver::Impl {
-    Impl(const targets::TargetsFile& targets_file, elf::PlacementOptions options, Placing when);
+    Impl(const targets::TargetsFile& targets_file, elf::PlacementOptions options, Placing when,
+         const ResolverLimits& its_limits);
 
     struct File {
         Fd fd; // open while there are matches, so that the inode is not used again
@@ -61,17 +59,10 @@ struct Resolver::Impl {
         off_t size = 0;
     };
 
-    // Where a pattern's prefix leads in one process: the text to put before the rest of a path.
-    struct Alias {
-        std::string real;
-        std::string named;
-    };
-
     // What is decided of the functions of one file, by their entries.
     using Decided = std::vector<std::pair<uint64_t, SymbolMatcher::Decision>>;
 
     std::vector<size_t> lines_for(const BinaryIdentity& identity) const;
-    std::vector<Alias> aliases_below(const std::string& root) const;
     bool is_known(const FileKey& key, const Sighting& sighting) const;
     static bool is_unchanged(const File& known, pid_t pid, const Mapping& mapping);
     Result<void> look(const FileKey& key, Fd fd, const Sighting& sighting, Findings& findings);
@@ -85,24 +76,35 @@ struct Resolver::Impl {
     std::vector<std::optional<NativeMatch>> place(std::span<const Candidate> candidates,
                                                   std::vector<Skipped>& skipped);
     void skip(std::vector<Skipped>& all, Skipped skipped);
+    void forget_files();
     void skip_file(Findings& findings, const Sighting& sighting, const Error& error);
 
     const targets::TargetsFile& targets;
     elf::PlacementOptions placement;
     Placing placing;
+    ResolverLimits limits; // skipped_bytes: what is left of them
     // native lines by the text of BINARY, each list ascending
     std::vector<std::pair<targets::Pattern, std::vector<size_t>>> binaries;
     std::vector<std::string> prefixes; // fixed parts of absolute patterns
     bool needs_soname = false;
     std::map<FileKey, File> files;
+    size_t held_files = 0;                 // those with a descriptor
+    size_t identities = 0;                 // that were added to files since some were forgotten
+    size_t forget_at = limits.other_files; // so many files
+    bool has_told_of_held = false;
     std::vector<bool> matched; // by line
     std::set<std::tuple<std::string, std::string, size_t>> skipped_before;
+    bool has_told_of_skipped = false;
     Findings held; // of a look that came to no end, for the next one
 };
 
 Resolver::Impl::Impl(const targets::TargetsFile& targets_file, elf::PlacementOptions options,
-                     Placing when)
-    : targets(targets_file), placement(options), placing(when), matched(targets_file.lines.size()) {
+                     Placing when, const ResolverLimits& its_limits)
+    : targets(targets_file),
+      placement(options),
+      placing(when),
+      limits(its_limits),
+      matched(targets_file.lines.size()) {
     std::unordered_map<std::string_view, size_t> place;
     std::set<std::string> unique_prefixes;
     for (size_t index = 0; index < targets.lines.size(); ++index) {
@@ -131,18 +133,6 @@ std::vector<size_t> Resolver::Impl::lines_for(const BinaryIdentity& identity) co
     return lines;
 }
 
-// The prefixes that are symbolic links below this root: /lib/x.so may be mapped as /usr/lib/x.so.1.
-std::vector<Resolver::Impl::Alias> Resolver::Impl::aliases_below(const std::string& root) const {
-    std::vector<Alias> aliases;
-    for (const std::string& prefix : prefixes) {
-        const Fd fd = open_below(root, prefix, O_PATH);
-        if (!fd.valid()) continue;
-        const std::string real = path_of_descriptor(fd);
-        if (!real.empty() && real != prefix) aliases.push_back({real, prefix});
-    }
-    return aliases;
-}
-
 // Whether another look at the file by these names can bring nothing new.
 bool Resolver::Impl::is_known(const FileKey& key, const Sighting& sighting) const {
     const auto found = files.find(key);
@@ -167,8 +157,27 @@ bool Resolver::Impl::is_unchanged(const File& known, pid_t pid, const Mapping& m
 }
 
 void Resolver::Impl::skip(std::vector<Skipped>& all, Skipped skipped) {
-    if (!skipped_before.insert({skipped.path, skipped.name, skipped.line_index}).second) return;
+    std::tuple key(skipped.path, skipped.name, skipped.line_index);
+    if (skipped_before.contains(key)) return;
+    const size_t size =
+        skipped.path.size() + skipped.name.size() + skipped.reason.size() + kSkippedNode;
+    if (size > limits.skipped_bytes) {
+        if (std::exchange(has_told_of_skipped, true)) return;
+        skipped.reason += "; others that can't be slowed either are not listed any more";
+        return all.push_back(std::move(skipped));
+    }
+    limits.skipped_bytes -= size;
+    skipped_before.insert(std::move(key));
     all.push_back(std::move(skipped));
+}
+
+// Those of which nothing was reported, or is awaited, are as good as never seen.
+void Resolver::Impl::forget_files() {
+    if (files.size() <= forget_at && identities <= kMaxAllIdentities) return;
+    std::erase_if(files, [](const auto& one) { return !one.second.fd.valid(); });
+    for (auto& [key, file] : files) file.identities.clear();
+    identities = 0;
+    forget_at = 2 * files.size() + limits.other_files;
 }
 
 // Reports a file that can't be read, when a line names it by one of its paths.
@@ -203,7 +212,11 @@ Result<void> Resolver::Impl::look(const FileKey& key, Fd fd, const Sighting& sig
     }
     const size_t lines_before = file.lines.size();
     for (const std::string& path : sighting.paths) {
-        if (!file.identities.insert({path, sighting.is_main_executable}).second) continue;
+        std::pair identity(path, sighting.is_main_executable);
+        if (file.identities.contains(identity)) continue;
+        if (file.identities.size() >= kMaxIdentities) file.identities.clear();
+        file.identities.insert(std::move(identity));
+        ++identities;
         const std::vector<size_t> lines =
             lines_for({path, file.soname, sighting.is_main_executable});
         file.lines.insert(lines.begin(), lines.end());
@@ -214,6 +227,15 @@ Result<void> Resolver::Impl::look(const FileKey& key, Fd fd, const Sighting& sig
     const bool has_new_lines = file.lines.size() > lines_before;
     if (!has_targets || (!has_new_lines && !file.waits_for_ifunc)) return {};
 
+    const bool was_held = file.fd.valid();
+    if (!was_held && held_files >= limits.held_files) {
+        if (!std::exchange(has_told_of_held, true))
+            findings.skipped.push_back(
+                {file.path, "", SIZE_MAX,
+                 fmt::format("{} files with targets are known already: no more are slowed",
+                             limits.held_files)});
+        return {};
+    }
     if (!file.elf) {
         auto opened = elf::ElfFile::open(fd.get(), file.path, {.root = sighting.debug_root});
         if (!opened) {
@@ -224,11 +246,12 @@ Result<void> Resolver::Impl::look(const FileKey& key, Fd fd, const Sighting& sig
         }
         file.elf = std::move(*opened);
     }
-    if (!file.fd.valid()) file.fd = std::move(fd);
+    if (!was_held) file.fd = std::move(fd);
     match(file, key, sighting, !has_new_lines, findings);
     const bool has_to_place = placing == Placing::kLater && !file.reported.empty();
     if (!file.waits_for_ifunc && !has_to_place) file.elf.reset();
     if (file.reported.empty() && !file.waits_for_ifunc) file.fd.reset();
+    held_files = held_files + file.fd.valid() - was_held;
     return {};
 }
 
@@ -347,8 +370,8 @@ void Resolver::Impl::match_offset(const File& file, size_t line, Decided& decide
 }
 
 Resolver::Resolver(const targets::TargetsFile& file, elf::PlacementOptions placement,
-                   Placing placing)
-    : impl_(std::make_unique<Impl>(file, placement, placing)) {}
+                   Placing placing, const ResolverLimits& limits)
+    : impl_(std::make_unique<Impl>(file, placement, placing, limits)) {}
 Resolver::~Resolver() = default;
 
 Result<Findings> Resolver::look_at_process(pid_t pid, const WantsFile& wants) {
@@ -360,46 +383,15 @@ Result<Findings> Resolver::look_at_process(pid_t pid, const WantsFile& wants) {
         return make_error(ErrorKind::kUnsupported,
                           "its main thread has ended: what it maps can't be seen, or probed");
     if (!maps) return std::move(maps).error();
-    const std::string root_link = fmt::format("/proc/{}/root", pid);
-    const std::string executable = read_link(fmt::format("/proc/{}/exe", pid));
-    const std::string root = root_of(pid);
-    const std::vector<Impl::Alias> aliases = impl.aliases_below(root_link);
-
     IfuncResolver ifuncs(pid, *maps);
-
-    struct Seen {
-        const Mapping* mapping;
-        Sighting sighting;
-        uint64_t code_bytes = 0;
-    };
-    std::map<FileKey, Seen> seen;
-    for (const Mapping& mapping : *maps) {
-        if (!mapping.executable) continue;
-        auto [found, is_new] =
-            seen.try_emplace({mapping.device, mapping.inode},
-                             Seen{&mapping, Sighting{{}, false, root_link, &ifuncs}});
-        found->second.code_bytes += mapping.end - mapping.start;
-        Sighting& sighting = found->second.sighting;
-        const auto add_path = [&sighting](std::string path) {
-            if (std::ranges::find(sighting.paths, path) == sighting.paths.end())
-                sighting.paths.push_back(std::move(path));
-        };
-        add_path(path_within(root, mapping.path));
-        add_path(mapping.path);
-        for (const Impl::Alias& alias : aliases) {
-            const std::string_view path = mapping.path;
-            if (!path.starts_with(alias.real) || mapping.deleted) continue;
-            const std::string_view rest = path.substr(alias.real.size());
-            if (rest.empty() || rest.front() == '/') add_path(alias.named + std::string(rest));
-        }
-        const std::string full = mapping.path + std::string(mapping.deleted ? kDeleted : "");
-        if (full == executable) sighting.is_main_executable = true;
-    }
-
+    const std::vector<Alias> aliases =
+        aliases_below(fmt::format("/proc/{}/root", pid), impl.prefixes);
+    std::map<FileKey, SeenFile> seen = files_with_code(pid, *maps, aliases, ifuncs);
     findings.maps_code = !seen.empty();
     if (!findings.maps_code) return findings;
     findings = std::exchange(impl.held, {});
     findings.files.clear();
+    impl.forget_files();
     for (auto& [key, one] : seen) {
         if (wants && !wants(one.sighting.paths.front(), one.code_bytes)) continue;
         const auto known = impl.files.find(key);

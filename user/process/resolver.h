@@ -64,12 +64,19 @@ struct Findings {
 // else would be looked at are all functions of all files).
 enum class Placing { kAtOnce, kLater };
 
+// What is kept, however many files hostile processes map by however many names.
+struct ResolverLimits {
+    size_t held_files = 4096;                 // that have matches: each with a descriptor
+    size_t other_files = 1u << 14;            // at least, of which nothing comes
+    size_t skipped_bytes = size_t{128} << 20; // of what is told of them
+};
+
 // Turns the native lines of a targets file into functions of the files that processes have mapped.
 // Reads each file once, however many processes map it. Not thread-safe.
 class Resolver {
   public:
     Resolver(const targets::TargetsFile& file, elf::PlacementOptions placement,
-             Placing placing = Placing::kAtOnce);
+             Placing placing = Placing::kAtOnce, const ResolverLimits& limits = {});
     ~Resolver();
 
     // Looks at what the process has mapped now. kNotFound: it is gone. Else the next look has all.
