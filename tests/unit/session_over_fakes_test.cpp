@@ -347,6 +347,37 @@ TEST_F(SessionOverFakes, AnOutsiderThatMapsTheFileMakesItNarrow) {
     }));
 }
 
+// However many others have mapped something before it.
+TEST_F(SessionOverFakes, AnOutsiderIsLookedAtAfterManyOthers) {
+    const auto session = attach(kNative);
+    ASSERT_TRUE(soon(*session, [this] { return is_wide(); }));
+    const WaitingProcess outsider;
+    std::vector<tree::NewMapping> records;
+    for (int i = 0; i < 20'000; ++i) records.push_back({i % 2 == 0 ? 1 : (1 << 22) + i, 0, ""});
+    records.push_back({outsider.pid(), 0, ""});
+    mappings_->records = records;
+    EXPECT_TRUE(soon(*session, [this] {
+        const auto places = probes_->in_place();
+        return places.size() == 1 && places[0].only == child_.pid();
+    }));
+}
+
+// Without root, that it is the caller's can't be seen any more.
+TEST_F(SessionOverFakes, AMemberThatEndsInAnExecHasNoOtherRights) {
+    const auto session = attach(kNative);
+    pid_t pid = 0;
+    {
+        const WaitingProcess child;
+        pid = child.pid();
+        tree_->exists(pid, child_.pid());
+        tree_->happens(TreeEvent::Type::kFork, pid, child_.pid());
+        EXPECT_TRUE(session->run_for(10ms));
+    }
+    tree_->happens(TreeEvent::Type::kExec, pid, 0);
+    EXPECT_TRUE(session->run_for(10ms));
+    for (const std::string& warning : warnings_) EXPECT_THAT(warning, Not(HasSubstr("rights")));
+}
+
 // A process that maps this program's copy when it is told to, and forks then.
 class LateMapper {
   public:

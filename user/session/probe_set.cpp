@@ -312,6 +312,7 @@ void ProbeSet::outsider_maps(pid_t pid) {
     std::set<FileKey> watched = scan_.files(); // a scan may have passed the outsider already
     for (const auto& [key, file] : files_)
         if (file.wide) watched.insert(file.below.wanted(key));
+    if (watched.empty()) return; // what it maps is long to read
     const std::set<FileKey> shared = mapped_of(pid, watched);
     scan_.note_shared(shared);
     for (const auto& [key, file] : files_)

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "process/ownership.h"
+#include "util/proc.h"
 
 namespace speedbump::session {
 
@@ -22,6 +23,8 @@ namespace {
 constexpr auto kChildGrace = milliseconds(20);
 // Records of new mappings come in bursts: ld.so maps a library in several steps.
 constexpr auto kMappingSettle = milliseconds(3);
+// How long outsiders that have mapped something are looked at, at a time.
+constexpr auto kOutsiderSlice = milliseconds(3);
 // The longest sleep: events that wake nobody are collected at least this often.
 constexpr auto kTick = milliseconds(200);
 // While mapping records wake nobody.
@@ -127,7 +130,8 @@ void TreeFollower::handle_exec(const TreeEvent& event) {
     // are in the memory itself are gone in any case.
     if (event.parent_tgid != 0 || !outlives_exec_) probes_.drop(event.tgid);
     if (hooks_) hooks_->execed(event.pid);
-    if (!process::is_ours(event.pid)) { // where the kernel did not say so
+    if (!process::is_ours(event.pid)) {   // where the kernel did not say so
+        if (is_ending(event.pid)) return; // whose rights can't be told any more: its exit tells
         tree_.remove_member(event.tgid);
         return handle_rise(event);
     }
@@ -158,9 +162,22 @@ void TreeFollower::handle_end(const TreeEvent& event) {
         if (hooks_) hooks_->exited(event.pid);
         return;
     }
-    left_.insert({event.tgid, event.start_time});
+    note_left(event.tgid, event.start_time);
     for (const FileKey& key : mapped) probes_.narrow(key);
     probes_.outsider_maps(event.pid); // by an exec it may have others by now
+}
+
+// Not those that have ended since: members that leave and end could go on for ever.
+void TreeFollower::note_left(uint32_t tgid, uint64_t start_time) {
+    left_.insert({tgid, start_time});
+    if (left_.size() <= forget_left_at_) return;
+    if (const auto listed = tree_.list_processes()) {
+        std::set<std::pair<uint32_t, uint64_t>> living;
+        for (const ListedProcess& process : *listed)
+            if (!process.ended) living.insert({process.tgid, process.start_time});
+        std::erase_if(left_, [&living](const auto& one) { return !living.contains(one); });
+    }
+    forget_left_at_ = 2 * left_.size() + kFewLeft;
 }
 
 void TreeFollower::handle_events() {
@@ -187,11 +204,28 @@ void TreeFollower::handle_mappings() {
     // A child has what its parent had mapped, of which no record says that the child has it.
     for (const auto& [parent, child] : std::exchange(born_, {}))
         if (mapped_lately_.contains(parent)) mapped_lately_.insert(child);
-    if (mapped_lately_.empty() || Clock::now() - mapped_since_ < kMappingSettle) return;
-    for (const pid_t pid : std::exchange(mapped_lately_, {})) {
-        if (Member* member = members_.find_pid(pid))
+    if (!mapped_lately_.empty() && Clock::now() - mapped_since_ >= kMappingSettle) {
+        for (const pid_t pid : std::exchange(mapped_lately_, {})) {
+            if (Member* member = members_.find_pid(pid))
+                finder_.look_at(*member);
+            else if (pid != getpid() && outsiders_waiting_.insert(pid).second)
+                outsiders_.push_back(pid);
+        }
+    }
+    look_at_outsiders();
+}
+
+// Whoever maps code all the time, and is none of ours, must not keep the session from its members:
+// those that there is no time for now wait for the next turn.
+void TreeFollower::look_at_outsiders() {
+    const auto end = Clock::now() + kOutsiderSlice;
+    while (!outsiders_.empty() && Clock::now() < end) {
+        const pid_t pid = outsiders_.front();
+        outsiders_.pop_front();
+        outsiders_waiting_.erase(pid);
+        if (Member* member = members_.find_pid(pid)) // it has come into the tree meanwhile
             finder_.look_at(*member);
-        else if (pid != getpid())
+        else
             probes_.outsider_maps(pid);
     }
 }
@@ -220,7 +254,7 @@ void TreeFollower::update_wake() {
 }
 
 Clock::duration TreeFollower::longest_sleep() const {
-    if (!mapped_lately_.empty()) return kMappingSettle;
+    if (!mapped_lately_.empty() || !outsiders_.empty()) return kMappingSettle;
     const Clock::duration sleep = newborn_.empty() ? Clock::duration(kTick) : kChildGrace;
     return mappings_ && mappings_->moderated() ? std::min<Clock::duration>(sleep, kModeratedTick)
                                                : sleep;
@@ -246,7 +280,7 @@ TreeFollower::RootBits TreeFollower::present_roots(const std::vector<ListedProce
         const uint64_t own = process.ended ? 0 : tree_.member_roots(process.tgid);
         const Member* member = members_.find(process.tgid);
         if (own == 0 && !process.ended && member && member->alive)
-            left_.insert({process.tgid, process.start_time}); // of which nobody told
+            note_left(process.tgid, process.start_time); // of which nobody told
         if (own != 0) bits[process.tgid] = own;
     }
     return with_cgroup(std::move(bits), listed);

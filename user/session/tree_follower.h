@@ -62,6 +62,7 @@ class TreeFollower {
     // after it.
     static constexpr double kEagerBurst = 50;
     static constexpr double kEagerPerSecond = 100;
+    static constexpr size_t kFewLeft = 4096;
     // A child that may not live long enough to be worth probes of its own.
     struct Newborn {
         uint32_t tgid;
@@ -86,6 +87,8 @@ class TreeFollower {
     void handle_exec(const tree::TreeEvent& event);
     void handle_rise(tree::TreeEvent event);
     void handle_end(const tree::TreeEvent& event);
+    void note_left(uint32_t tgid, uint64_t start_time);
+    void look_at_outsiders();
     void take_in(const tree::TreeLook& look);
     void warn_of_losses(uint64_t events, uint64_t missed);
 
@@ -104,11 +107,14 @@ class TreeFollower {
     double eager_tokens_ = kEagerBurst;
     Clock::time_point tokens_at_ = Clock::now();
     std::set<pid_t> mapped_lately_;
+    std::deque<pid_t> outsiders_;               // that have mapped something, in that order
+    std::set<pid_t> outsiders_waiting_;         // the same
     std::vector<std::pair<pid_t, pid_t>> born_; // parent, child: since mappings were last looked at
     Clock::time_point mapped_since_{};
     bool lost_mappings_told_ = false;
     Losses losses_;
     std::set<std::pair<uint32_t, uint64_t>> left_; // tgid and start time: no members, though alive
+    size_t forget_left_at_ = kFewLeft;
 };
 
 } // namespace speedbump::session
