@@ -415,6 +415,11 @@ static void sb_find_copy(struct sb_target *target)
 		atomic_dec(&sb_lower_targets);
 }
 
+static bool sb_wants_copy(const struct sb_target *target)
+{
+	return target->files[0].probe && target->files[1].inode && !target->files[1].probe;
+}
+
 static void sb_probe_copies(void *argument)
 {
 	struct sb_target *target;
@@ -422,7 +427,7 @@ static void sb_probe_copies(void *argument)
 	list_for_each_entry(target, &sb_targets, node) {
 		struct sb_probe *probe;
 
-		if (!target->files[0].probe || !target->files[1].inode || target->files[1].probe)
+		if (!sb_wants_copy(target))
 			continue;
 		probe = sb_set_probe(target, target->files[1].inode, sb_handler);
 		if (!IS_ERR(probe))
@@ -430,14 +435,23 @@ static void sb_probe_copies(void *argument)
 	}
 }
 
+/*
+ * At each exec of the machine: a program can be killed while it waits here for a holder of the lock that
+ * a file system keeps waiting.
+ */
 static void sb_follow_all(void)
 {
 	struct sb_target *target;
+	bool is_any = false;
 
-	mutex_lock(&sb_lock);
-	list_for_each_entry(target, &sb_targets, node)
+	if (mutex_lock_killable(&sb_lock))
+		return;
+	list_for_each_entry(target, &sb_targets, node) {
 		sb_find_copy(target);
-	sb_in_worker(sb_probe_copies, NULL);
+		is_any |= sb_wants_copy(target);
+	}
+	if (is_any)
+		sb_in_worker(sb_probe_copies, NULL);
 	mutex_unlock(&sb_lock);
 }
 
