@@ -49,7 +49,6 @@ class SlicedRunner {
     void keep_within_slice();
     TrialPlan plan() const;
     Result<void> run_trial(); // until a limit, or all is to begin anew
-    bool is_by_delays();
     void leave_out_largest(Trial& trial, const std::string& why);
     bool has_time(nanoseconds before) const;
     bool may_begin_smaller() const;
@@ -129,16 +128,6 @@ TrialPlan SlicedRunner::plan() const {
     }
     plan.progress = subject_.target_progress();
     return plan;
-}
-
-// Without any delay: is the service as fast as it was? If not, others slowed it.
-bool SlicedRunner::is_by_delays() {
-    const double before = subject_.period();
-    const auto slice = subject_.measure({ArmKind::kProbe, 0, {}}, time_of_check(before));
-    if (!slice || slice->progress[0] == 0) return false;
-    subject_.follow_period(*slice);
-    return !slowdown_beyond(request_.max_slowdown / 2, ns(slice->progress_time[0]),
-                            slice->progress[0], before);
 }
 
 // What was measured with them stays right.
@@ -268,7 +257,7 @@ Result<void> SlicedRunner::run_trial() {
         if (const auto why = guard_.look(std::move(now), subject_.period())) {
             trial.end();
             keep_waits();
-            if (is_by_delays() && strikes_.add(monotonic_ns(), subject_.period()))
+            if (subject_.is_slow_by_delays() && strikes_.add(monotonic_ns(), subject_.period()))
                 leave_out_largest(trial, *why);
             if (subject_.stop()) break;
             waits = read_waits(subject_.pids());

@@ -427,12 +427,20 @@ bool Subject::watch(const Arm& arm, const Readings& from, nanoseconds time) {
         wait(std::min<nanoseconds>(guard_tick_, nanoseconds(end - now)));
         if (stop_) return false;
         if (const auto why = guard(arm, from)) {
-            apply({ArmKind::kProbe, 0, {}}, time);
-            give_up_dose(arm, *why);
+            if (is_slow_by_delays()) give_up_dose(arm, *why);
             return false;
         }
     }
     return true;
+}
+
+bool Subject::is_slow_by_delays() {
+    const double before = period_;
+    const auto slice = measure({ArmKind::kProbe, 0, {}}, time_of_check(before));
+    if (!slice || slice->progress[0] == 0) return false;
+    follow_period(*slice);
+    return !slowdown_beyond(request_.max_slowdown / 2, ns(slice->progress_time[0]),
+                            slice->progress[0], before);
 }
 
 // nullopt when the slice was given up.

@@ -68,6 +68,9 @@ class Subject {
     // Applies the arm, waits for it to settle, and measures. nullopt when it was given up, or all
     // has come to an end (stop()).
     std::optional<Slice> measure(const Arm& arm, nanoseconds length);
+    // After a guard has tripped. Measures without any delay: is the service as fast as it was? If
+    // not, others slowed it.
+    bool is_slow_by_delays();
     // Deals with what happens in the tree meanwhile.
     void wait(nanoseconds time);
     // Whether it is to end: the user asks for it.
