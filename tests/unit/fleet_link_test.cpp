@@ -36,10 +36,10 @@ TEST(FleetLink, HoweverManyAreDeadTheyEndAsOneDoes) {
 TEST(FleetLink, EndsWithItsInput) {
     const auto link = start("read line; echo ended >&2; exit 3");
     ASSERT_TRUE(link);
-    EXPECT_FALSE(link->has_ended());
+    EXPECT_FALSE(link->has_last_words());
     Link* const own = link.get();
     Link::end_all({&own, 1});
-    while (!link->has_ended()) link->turn();
+    while (!link->has_last_words()) link->turn();
     EXPECT_EQ(link->last_words(), "its link ended, the launcher with status 3: ended");
 }
 

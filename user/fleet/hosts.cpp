@@ -113,7 +113,7 @@ void Hosts::turn(size_t index) {
         else
             fail(index, std::move(report).error());
     }
-    if (!host.failed && host.link->has_ended())
+    if (!host.failed && host.link->has_last_words())
         fail(index, make_error(ErrorKind::kIo, host.link->last_words()));
 }
 

@@ -24,7 +24,7 @@ using std::chrono::milliseconds;
 
 constexpr auto kForItsEnd = milliseconds(2000);
 constexpr auto kForSignal = milliseconds(1000);
-constexpr auto kForLastWords = milliseconds(100);
+constexpr auto kForLastWords = milliseconds(2000);
 constexpr size_t kMostSaid = 2000;
 constexpr size_t kShownLines = 3;
 
@@ -132,13 +132,18 @@ void Link::turn() {
     if (has_ended_) return;
     const Heard heard = read_into(lines_, output_);
     has_ended_ = heard == Heard::kEnd || lines_.is_broken();
+    ended_at_ = Clock::now();
+}
+
+bool Link::has_last_words() {
+    return has_ended_ &&
+           (lines_.is_broken() || has_exited() || Clock::now() - ended_at_ > kForLastWords);
 }
 
 std::string Link::last_words() {
     std::string how = "its link ended";
     if (lines_.is_broken()) how = "it sent a line that is longer than any may be";
-    Link* const own = this;
-    if (wait_for({&own, 1}, kForLastWords) && !lines_.is_broken()) {
+    if (!lines_.is_broken() && has_exited()) {
         if (WIFSIGNALED(*status_))
             how += fmt::format(", the launcher by signal {}", WTERMSIG(*status_));
         else if (WEXITSTATUS(*status_) != 0)

@@ -12,6 +12,7 @@
 
 #include "fleet/lines.h"
 #include "fleet/protocol.h"
+#include "util/clock.h"
 #include "util/fd.h"
 #include "util/result.h"
 
@@ -36,16 +37,16 @@ class Link {
     // Sends and reads what goes.
     void turn();
     std::optional<std::string> next() { return lines_.next(); }
-    // It has ended its output, and what it sent has been told by next().
-    bool has_ended() const { return has_ended_; }
-    // What became of it, once it has ended its output: how it ended, and what it last said on
-    // stderr.
+    // It has ended its output, what it sent has been told by next(), and it has exited, which a
+    // launcher may take its time for, some seconds at most.
+    bool has_last_words();
+    // What became of it then: how it ended, and what it last said on stderr.
     std::string last_words();
     // On its input's end it ends, and with it the agent.
     void close() { input_.reset(); }
 
-    // To be watched: readable when there is something to read.
-    int fd() const { return output_.get(); }
+    // To be watched: readable when there is something to read; -1 once it has ended its output.
+    int fd() const { return has_ended_ ? -1 : output_.get(); }
 
   private:
     Link() = default;
@@ -59,6 +60,7 @@ class Link {
     Outbox outbox_;
     std::string said_; // the end of what it said on stderr
     bool has_ended_ = false;
+    Clock::time_point ended_at_; // then
 };
 
 } // namespace speedbump::fleet
