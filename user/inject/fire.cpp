@@ -255,8 +255,12 @@ void Fire::heed_late_signal(bool restarts) {
                call->program_counter == program_counter_of(resumption.regs) + kCallSize &&
                call->stack_pointer == stack_pointer_of(resumption.regs);
     };
+    const auto before = process::read_thread_times(plan.pid, tid);
     for (Clock::time_point end = Clock::now() + kBackTimeout; !waits_again();) {
-        if (Clock::now() > end) return; // it has gone on
+        // It has gone on once it has had a CPU for so long, or sleeps elsewhere.
+        const auto now = process::read_thread_times(plan.pid, tid);
+        const bool has_run = !before || !now || now->ran - before->ran > kBackTimeout;
+        if (Clock::now() > end && (has_run || is_given_up(plan.pid, tid, end))) return;
         std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
     if (!plan.had_late_signal()) return;

@@ -63,7 +63,7 @@ struct StackSampler::Impl {
     std::map<pid_t, std::set<pid_t>> known;
     BpfRing ring;
     const std::function<void(const ThreadSample&)>* take = nullptr;
-    Clock::time_point drain_end{};
+    std::chrono::nanoseconds drain_end{}; // of this thread's time on a CPU
 
     static int on_sample(void* self, void* data, size_t size);
     static Result<std::vector<sb_thread>> iterate(const bpf_link& link) {
@@ -87,7 +87,7 @@ int StackSampler::Impl::on_sample(void* self, void* data, size_t size) {
     const auto* frames = reinterpret_cast<const sb_python_frame*>(stack + head->stack_bytes);
     auto* impl = static_cast<Impl*>(self);
     (*impl->take)({*head, {stack, head->stack_bytes}, {frames, head->python_frames}});
-    return Clock::now() < impl->drain_end ? 0 : -EAGAIN; // which ends ring_buffer__consume()
+    return thread_cpu_time() < impl->drain_end ? 0 : -EAGAIN; // which ends ring_buffer__consume()
 }
 
 Result<BpfLink> StackSampler::Impl::make_iterator(pid_t pid) const {
@@ -221,7 +221,7 @@ void StackSampler::set_thread_states(pid_t pid,
 void StackSampler::drain(const std::function<void(const ThreadSample&)>& take,
                          std::chrono::nanoseconds limit) {
     impl_->take = &take;
-    impl_->drain_end = Clock::now() + limit;
+    impl_->drain_end = thread_cpu_time() + limit;
     ring_buffer__consume(impl_->ring.get());
     impl_->take = nullptr;
     impl_->mend_clocks();

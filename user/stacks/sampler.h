@@ -38,7 +38,8 @@ class StackSampler {
     void remove_process(pid_t pid);
     // The threads of the process that run Python, all of them.
     void set_thread_states(pid_t pid, const std::vector<std::pair<pid_t, sb_thread_state>>& states);
-    // Hands over what was sampled since the last time, for no longer than `limit`: the rest waits.
+    // Hands over what was sampled since the last time, for no longer than `limit` on a CPU: the
+    // rest waits. Not by the clock: what has been copied would be missing from the next look.
     void drain(const std::function<void(const ThreadSample&)>& take,
                std::chrono::nanoseconds limit);
     // Samples of the process' threads on a CPU for which there was no room, so far.
