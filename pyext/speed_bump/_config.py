@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 
 from . import _core
-from ._monitoring import get_min_delay_ns
+from ._monitoring import get_min_delay_ns, offset_ns
 from ._patterns import PatternError, TargetPattern, load_targets
 
 _MAX_MS = 10**12
@@ -17,16 +17,15 @@ _MAX_MS = 10**12
 
 def _process_start_ns() -> int:
     """The start of this process on the clock of time.time_ns, to 10 ms."""
-    now = time.time_ns()
     try:
         with open("/proc/self/stat", "rb") as stat:
             # The command may hold anything, spaces and parentheses too.
             fields = stat.read().rpartition(b")")[2].split()
         started = int(fields[19]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-        age = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started
+        boottime = offset_ns(lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME))
     except (OSError, ValueError, IndexError, AttributeError):
-        return now
-    return now - max(age, 0)
+        return time.time_ns()
+    return min(started + boottime, time.time_ns())
 
 
 _PROCESS_START_NS: int = _process_start_ns()

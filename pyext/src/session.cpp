@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <mutex>
 
@@ -84,7 +85,15 @@ void claim_anew() {
 
 void (*g_in_child)() = nullptr;
 
-uint64_t g_forked_at_ns = 0; // under the mutex
+// When the process forks, under the mutex. Two clocks: that of the wall is the same in all time
+// namespaces, so what they differ by is no time that the fork took.
+uint64_t g_forked_at_ns = 0;
+uint64_t g_forked_at_wall_ns = 0;
+
+uint64_t wall_ns() {
+    return static_cast<uint64_t>(
+        std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count());
+}
 
 // How many threads are in hooks; several of it, so that they seldom meet there.
 struct alignas(64) Inside {
@@ -112,6 +121,7 @@ void before_fork() {
     sb_before_fork();
     shared().mutex.lock();
     g_forked_at_ns = now_ns();
+    g_forked_at_wall_ns = wall_ns();
 }
 void after_fork_in_parent() {
     sb_after_fork_in_parent();
@@ -129,8 +139,9 @@ void after_fork_in_child() {
     }
     // A child may be born into another time namespace, and its clock then jumps.
     constexpr int64_t kJumpNs = 1'000'000'000;
-    const auto passed = static_cast<int64_t>(now_ns() - g_forked_at_ns);
-    if (passed < 0 || passed > kJumpNs) g_live.place.clock_offset_ns += passed;
+    const auto jump =
+        static_cast<int64_t>((now_ns() - g_forked_at_ns) - (wall_ns() - g_forked_at_wall_ns));
+    if (jump < -kJumpNs || jump > kJumpNs) g_live.place.clock_offset_ns += jump;
     shared().mutex.unlock();
     if (g_in_child != nullptr) g_in_child();
 }
