@@ -1,14 +1,28 @@
 # SPDX-License-Identifier: MIT
 """What the tests of the command line share."""
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
 
+
+def own_copy(program):
+    """A file that only this test maps: what a session does depends on who else does, and tests run
+    beside others."""
+    folder = os.path.realpath(tempfile.mkdtemp(prefix="speedbump-cli-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    copy = shutil.copy(program, folder)
+    for path in (folder, copy):
+        os.chmod(path, 0o755)  # for tests that are another user
+    return copy
+
+
 SPEEDBUMP = os.path.abspath(sys.argv[1])
-SLOWEE = os.path.abspath(sys.argv[2])
+SLOWEE = own_copy(sys.argv[2])
 
 
 class CommandLineTest(unittest.TestCase):

@@ -3,7 +3,9 @@
 #define _GNU_SOURCE
 #include <alloca.h>
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -56,13 +58,16 @@ int sleep_deep(unsigned long left)
     return error;
 }
 
-/* Makes a child that is on the memory of this process for some time, as is its caller. */
-void stay_in_vfork(long ms)
+/* Makes a child that is on the memory of this process, as is its caller, until it is killed. */
+void stay_in_vfork(void)
 {
+    pid_t own = getpid();
     pid_t child = vfork();
 
     if (child == 0) {
-        nap(ms);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() == own) /* else it has ended before that */
+            nap(3600 * 1000L);
         _exit(0);
     }
     waitpid(child, NULL, 0);

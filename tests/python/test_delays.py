@@ -238,23 +238,29 @@ def test_set_delay_acts_on_a_delay_in_flight(python):
         def f(): pass
         install(config("__main__:f delay=8s"))
         pid = os.fork()
+        name = "__main__:f delay=8s"
         if pid == 0:
+            end = time.monotonic() + 30
+            while counts()[name][0] == 0 and time.monotonic() < end:
+                time.sleep(0.001)
             time.sleep(0.3)
             speed_bump.set_delay("__main__:f", "1ms")
             os._exit(0)
         took = ms(f)
         os.waitpid(pid, 0)
+        before = stats()[name].requested_ns
         again = ms(f)
+        requested = stats()[name].requested_ns - before
         try:
             speed_bump.set_delay("no:such", 1)
         except ValueError as error:
             message = str(error)
-        print(json.dumps([took, again, message, speed_bump.set_delay("__main__:f delay=8s", 0)]))
+        print(json.dumps([took, again, requested, message, speed_bump.set_delay(name, 0)]))
         """,
     )
-    took, again, message, changed = result
+    took, again, requested, message, changed = result
     assert 250 < took < 4000
-    assert 1 <= again < 250
+    assert again >= 1 and requested == 1_000_000
     assert "no:such" in message and changed == 1
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import loader
 import pytest
 import test_serve
-from test_serve import PROGRAM, looked
+from test_serve import UNSERVED, looked
 
 serve = test_serve.serve  # a fixture
 
@@ -91,12 +91,18 @@ FOUND = {
 
 
 @pytest.fixture
-def many(python, serve):
+def unserved(python, serve):
     if python.name.endswith("t"):
         pytest.skip("without a GIL all objects are looked at")
-    text = PROGRAM.replace("\nfor line in sys.stdin:", MANY_OBJECTS + "\nfor line in sys.stdin:")
+    text = UNSERVED.replace("\nfor line in sys.stdin:", MANY_OBJECTS + "\nfor line in sys.stdin:")
     served, (channel,) = serve(1, text)
-    served.ask("1")  # it has come so far
+    return served, channel
+
+
+@pytest.fixture
+def many(unserved):
+    served, channel = unserved
+    served.ask("server.start()")
     return served, channel
 
 
@@ -146,9 +152,10 @@ def test_lists_are_of_all_functions(many):
     assert FOUND | {f"lost{i}" for i in range(200)} <= names
 
 
-def test_names_may_come_and_go_meanwhile(many):
-    served, channel = many
+def test_names_may_come_and_go_meanwhile(unserved):
+    served, channel = unserved
     served.ask("exec(''.join(f'def n{i}(): pass\\n' for i in range(30000)), globals())")
+    served.ask("server.start()")
     served.ask("exec('def churn():\\n    while not stop:\\n        i = len(globals())\\n"
                "        globals()[f\"c{i}\"] = globals().pop(f\"c{i - 1}\", f)\\n"
                "        setattr(Class, f\"c{i}\", f)\\n        delattr(Class, f\"c{i}\")\\n',"

@@ -483,17 +483,21 @@ def test_free_threaded_delays_in_parallel(python):
         """
         import threading
         def f(): pass
-        install(config("__main__:f", delay_ns=50000000))
-        def timed(count):
-            threads = [threading.Thread(target=f) for _ in range(count)]
-            begin = time.perf_counter()
-            for thread in threads: thread.start()
-            for thread in threads: thread.join()
-            return time.perf_counter() - begin
-        alone, both = timed(1), timed(2)
-        print(json.dumps([sys._is_gil_enabled(), alone, both, counts()]))
+        def g(): pass
+        install(config("__main__:f delay=9s", "__main__:g"))
+        delayed = threading.Thread(target=f)
+        delayed.start()
+        end = time.monotonic() + 30
+        while counts()["__main__:f delay=9s"][0] == 0 and time.monotonic() < end:
+            time.sleep(0.001)
+        g()
+        beside = counts()
+        speed_bump.set_delay("__main__:f", 0)
+        delayed.join()
+        print(json.dumps([sys._is_gil_enabled(), beside, counts()]))
         """,
     )
-    gil, alone, both, counts = result
-    assert gil is False and both < 1.5 * alone
-    assert counts == {"__main__:f": [3, 3]}
+    gil, beside, after = result
+    assert gil is False
+    assert beside == {"__main__:f delay=9s": [1, 0], "__main__:g": [1, 1]}
+    assert after == {"__main__:f delay=9s": [1, 1], "__main__:g": [1, 1]}

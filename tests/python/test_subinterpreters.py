@@ -9,7 +9,7 @@ import time
 import loader
 import pytest
 import test_serve
-from test_serve import PROGRAM, looked, spent, task, wait_for, wanted
+from test_serve import PROGRAM, UNSERVED, looked, spent, task, wait_for, wanted
 
 serve = test_serve.serve  # a fixture
 
@@ -62,8 +62,8 @@ for one in churning: one.start()
 """
 
 
-def program(text=INTERPRETERS):
-    return PROGRAM.replace("\nfor line in sys.stdin:", text + "\nfor line in sys.stdin:")
+def program(text=INTERPRETERS, base=PROGRAM):
+    return base.replace("\nfor line in sys.stdin:", text + "\nfor line in sys.stdin:")
 
 
 def has_gil(python):
@@ -155,9 +155,10 @@ def waits(served, thread):
 def test_a_look_into_one_leaves_the_program_its_turns(python, serve):
     if not has_gil(python):
         pytest.skip("there is no GIL to share")
-    served, (channel,) = serve(program=program())
+    served, (channel,) = serve(program=program(base=UNSERVED))
     served.ask("globals().update(id=make())")
     served.ask("""run(id, 'for k in range(30000): exec(f"def n{k}(): pass")')""")
+    served.ask("server.start()")
     served.ask("start_loop()")
     channel.begin(loader.Table(1), "__main__:n*\n", look="later")
     before = spent(served, "server"), wanted(served, "looping")
@@ -182,9 +183,10 @@ def test_a_look_into_one_with_many_functions_comes_to_its_end(python, serve, loo
     if not has_gil(python):
         pytest.skip("there is no GIL to share")
     many = 100000
-    served, (channel,) = serve(program=program())
+    served, (channel,) = serve(program=program(base=UNSERVED))
     served.ask("globals().update(id=make())")
     served.ask(f"""run(id, 'for k in range({many}): exec(f"def n{{k}}(): pass")')""")
+    served.ask("server.start()")
     before = waits(served, "server")
     message = channel.begin(loader.Table(1), "__main__:n*\n", look=looks)
     assert message["warnings"] == []

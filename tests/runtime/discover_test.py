@@ -20,7 +20,7 @@ import pythons
 import services_test
 from browser import Cells, browse
 from harness import (
-    SPEEDBUMP, Run, Skip, _leftovers, children, main, need, scratch, targets_file, wait_for,
+    SPEEDBUMP, Run, Skip, _leftovers, alone, children, main, need, scratch, targets_file, wait_for,
 )
 
 
@@ -268,7 +268,8 @@ def test_the_page_is_coloured_by_an_experiment() -> None:
     chromium = need("chromium")
     service = experiment_test.start("serial")
     done = experiment_test.Experiment(service.pid, "+exe:work_a\n+exe:work_b\n",
-                                      "--precision=50%", "--time=60s", "--max-slowdown=400%")
+                                      "--slice=5ms", "--doses=50us", "--time=25s", "--max-slowdown=400%")
+    assert all(one["blocks"] > 0 for one in done.document["results"]["progress"][0]["targets"]), done
     page = scratch() / "map.html"
     discover(service.pid, "--for", "2s", "--html", str(page), "--experiment", str(done.json_path))
     dom, _ = browse(chromium, f"file://{page}#focus=1")
@@ -413,6 +414,8 @@ def test_native_time_goes_where_it_goes() -> None:
     process = subprocess.Popen([str(folder / "main"), str(folder / "times.txt")])
     collapsed, targets = folder / "stacks.txt", folder / "targets.txt"
     try:
+        times = folder / "times.txt"
+        wait_for(lambda: times.exists() and times.stat().st_size > 0, 10, "the first row")
         waiting = Waiting(process.pid, 500)
         found = discover(
             process.pid, "--for", "6s", "--native", "exe:*", "--collapsed", str(collapsed),
@@ -428,7 +431,7 @@ def test_native_time_goes_where_it_goes() -> None:
                 if name in names:
                     assert names[names.index(name) - 1] == "serve", names
                     counts[name] += int(line.rpartition(" ")[2])
-        truth = widened(*true_share((folder / "times.txt").read_text(), stacks),
+        truth = widened(*true_share(times.read_text(), stacks),
                         lumps / sum(counts.values()))
         assert is_likely(counts["hot"], sum(counts.values()), *truth), (counts, truth)
         first = found["native"]["functions"][0]
@@ -571,6 +574,7 @@ while True:
 """
 
 
+@alone
 def test_a_sleeping_thread_counts_for_its_time_however_late_the_ticks_are() -> None:
     sleeper = subprocess.Popen(["sleep", "1000"])
     hogs = [subprocess.Popen([sys.executable, "-c", HOG, str(cpu)]) for cpu in os.sched_getaffinity(0)]
@@ -639,6 +643,7 @@ def work():
     took(1, by_c, packs)
     print(time.monotonic_ns(), *totals, flush=True)
 print("ready", flush=True)
+print(time.monotonic_ns(), 0, 0, flush=True)
 while True: work()
 """
 

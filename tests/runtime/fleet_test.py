@@ -110,7 +110,10 @@ def test_a_host_that_dies_is_named_and_the_others_go_on() -> None:
         os.kill(pid, signal.SIGKILL)
     wait_for(lambda: changed_bytes(pids[1]) == 0, 2, "an agent that was killed takes its probes")
     status, said, document = running.end()
-    assert status == 0 and document["complete"], said
+    # Where the agents had too few CPUs it may be that nothing can be told yet; there is no sham target.
+    reasons = document["results"]["invalid_because"]
+    assert document["complete"] and all("tell nothing" in why for why in reasons), said
+    assert status == (1 if reasons else 0), (status, said)
     ended = [host.get("ended", "") for host in document["fleet"]["hosts"]]
     assert ended[1] and not ended[0] and not ended[2], ended
     assert "h2" in said and "go on without it" in said, said

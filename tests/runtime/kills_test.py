@@ -10,6 +10,7 @@ import contextlib
 import os
 import pathlib
 import random
+import shutil
 import signal
 import struct
 import subprocess
@@ -67,11 +68,30 @@ def is_called(pid: int, name: str) -> bool:
     return False
 
 
-def is_ours(pid: int) -> bool:
+def own_copy() -> pathlib.Path:
+    """The program in a file that nothing else runs: by it its helpers are told from those of the tests
+    beside this one."""
+    program = scratch() / NAME
+    shutil.copy(SPEEDBUMP, program)
+    owner = os.stat(SPEEDBUMP)
+    os.chown(program, owner.st_uid, owner.st_gid)  # whose cores it trusts
+    return program
+
+
+def with_cores() -> dict[str, str]:
+    """An environment in which a copy finds the Python cores, as the program does by where it lies
+    (user/engine/python/cores.cpp)."""
+    own = pathlib.Path(SPEEDBUMP).resolve().parent
+    places = ("pyext/python", "../pyext/python", "../../pyext/python", "../lib/speedbump/cores")
+    named = [os.environ["SPEEDBUMP_CORES"]] if "SPEEDBUMP_CORES" in os.environ else []
+    return {**os.environ, "SPEEDBUMP_CORES": ":".join([*named, *(str(own / place) for place in places)])}
+
+
+def is_ours(pid: int, program: pathlib.Path) -> bool:
     """Of the program that is tested: sessions of others may run here. One that is ending has no program
     any more and still closes what it had, probes among it: it may be ours as long as it is no zombie."""
     try:
-        return os.path.samefile(f"/proc/{pid}/exe", SPEEDBUMP)
+        return os.path.samefile(f"/proc/{pid}/exe", program)
     except OSError:
         return is_called(pid, "")
 
@@ -229,7 +249,7 @@ def control_files(loader: int) -> list[pathlib.Path]:
 
 class Round:
     def __init__(self, targets: Targets, program: pathlib.Path):
-        self.targets, self.program = targets, program
+        self.targets, self.program, self.environment = targets, program, with_cores()
         self.lines, self.measured = targets_file(LINES), targets_file(MEASURED)
         self.left_behind = 0  # breakpoints of a helper that was killed in the middle of its work
 
@@ -240,7 +260,8 @@ class Round:
             command = ["experiment", "--progress=python:__main__:beat", "--time=60s", self.measured]
         return subprocess.Popen(
             [str(self.program), *command, "-q", *(f"--pid={pid}" for pid in pids)],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=killer.join)
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=self.environment,
+            preexec_fn=killer.join)
 
     def is_attached(self) -> bool:
         return changed_bytes(self.targets.native.pid) > 0
@@ -312,7 +333,7 @@ class Round:
         pids = self.targets.native.pid, self.targets.python.pid
         subprocess.run(
             [str(self.program), "attach", self.lines, "-q", "--duration=300ms",
-             *(f"--pid={pid}" for pid in pids)], check=True, timeout=LONG)
+             *(f"--pid={pid}" for pid in pids)], check=True, timeout=LONG, env=self.environment)
 
     def expect_nothing_stays(self, loader: subprocess.Popen) -> None:
         self.expect_all_have_ended(loader)
@@ -320,8 +341,9 @@ class Round:
 
     def expect_all_have_ended(self, loader: subprocess.Popen) -> None:
         wait_for(lambda: not processes(NAME), LONG, "all of its name have ended")
-        wait_for(lambda: not any(map(is_ours, processes(KEEPER) + processes(GUARD))), LONG,
-                 "its helpers have ended")
+        wait_for(lambda: not any(is_ours(pid, self.program)
+                                 for pid in processes(KEEPER) + processes(GUARD)),
+                 LONG, "its helpers have ended")
         wait_for(lambda: not control_files(loader.pid), LONG, "no control files stay")
 
     def time_an_attach(self) -> float:
@@ -336,9 +358,7 @@ class Round:
 
 def in_phases(phases: Iterable[str], times: int, kill: Callable[[Round, str, float], bool]) -> None:
     random.seed(int(os.environ.get("SPEEDBUMP_SEED", "4")))
-    program = scratch() / NAME
-    program.symlink_to(SPEEDBUMP)
-    one = Round(Targets(), program)
+    one = Round(Targets(), own_copy())
     one.time_an_attach()  # the first of a machine's day takes longer
     # The least: what is slower later is met early, and its helper is waited for.
     until_attached = min(one.time_an_attach() for _ in range(3))

@@ -12,8 +12,8 @@ import time
 
 from harness import (
     LIBRARY, MS, PUPPET, Patience, Run, Session, Skip, await_slowed, await_wide, calls, calls_by_pid,
-    calls_now, changed_bytes, delays, expect_restored, expect_slowed, expect_unslowed, leave_none, main,
-    need, scratch, start_puppet, targets_file, wait_for,
+    calls_now, changed_bytes, delays, expect_restored, expect_slowed, expect_unslowed, fork_ns,
+    leave_none, main, need, scratch, start_puppet, targets_file, wait_for,
 )
 
 LATE = "+libslowlib.so:lib_work delay=2ms"
@@ -23,8 +23,9 @@ def expect_slowed_within_100_ms(session: Session, puppet, name: str) -> None:
     patience = Patience(session.process.pid, puppet.pid)
     spent = puppet.ask(f"first {name} {int(1.8 * MS)} 10000")
     waited = patience.ns() + patience.stolen_ns()
-    print(f"  slowed after {spent} ns, of which {waited} without a CPU")
-    assert spent.isdigit() and int(spent) - waited < 100 * MS, (spent, waited)
+    fork = fork_ns()  # the loader starts a helper for each set of probes, whose waits are in no sum
+    print(f"  slowed after {spent} ns, of which {waited} without a CPU, a fork {fork:.0f}")
+    assert spent.isdigit() and int(spent) - waited < 100 * MS + 10 * fork, (spent, waited, fork)
 
 
 def test_dlopen_after_attach() -> None:

@@ -99,7 +99,7 @@ def kill_at_random_moments(kills: int) -> None:
     path = targets_file("+exe:* delay=10ms every=1000")
     random.seed(int(os.environ.get("SPEEDBUMP_SEED", "1")))
     attached = 0
-    # As long as an attach takes here and now, and as long again.
+    # As long as an attach takes here and now, and as long again; what it takes changes meanwhile.
     start = time.monotonic()
     loader = attach_quietly(target, path)
     wait_for(lambda: changed_bytes(target.pid) > 0, 30, "attached")
@@ -110,7 +110,9 @@ def kill_at_random_moments(kills: int) -> None:
     for _ in range(kills):
         loader = attach_quietly(target, path)
         time.sleep(random.uniform(0, longest))
-        attached += changed_bytes(target.pid) > 0
+        is_attached = changed_bytes(target.pid) > 0
+        attached += is_attached
+        longest *= 0.9 if is_attached else 1.1
         loader.kill()
         loader.wait()
         expect_restored(target.pid)

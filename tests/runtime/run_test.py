@@ -185,11 +185,13 @@ def test_program_outlives_a_killed_loader_unslowed() -> None:
          "/bin/sh", str(script)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_for(lambda: (folder / "pid").exists() and (folder / "pid").read_text() != "", 20, "start")
     pid = int((folder / "pid").read_text())
+    name = pathlib.Path(f"/proc/{pid}/comm")
+    wait_for(lambda: name.read_text() == "sleep\n", 20, "the program")
     time.sleep(0.3)
     process.kill()
     process.wait()
     time.sleep(0.1)
-    assert pathlib.Path(f"/proc/{pid}/comm").read_text() == "sleep\n"
+    assert name.read_text() == "sleep\n"
     os.kill(pid, signal.SIGKILL)
 
 

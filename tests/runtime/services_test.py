@@ -8,9 +8,11 @@ import os
 import pathlib
 import signal
 import socket
+import statistics
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 
 from harness import (
     Session, campaign, children, cpu_ns, delays, expect_restored, main, need, wait_for,
@@ -60,6 +62,13 @@ class RedisLoad:
             assert not self.errors, self.errors
 
 
+def median_of(blocks: int, cost: Callable[[], tuple[float, float]]) -> tuple[float, float]:
+    """What a request takes, and its CPU time, as in most blocks of requests: a stall of the host is
+    charged as CPU time, too."""
+    spent, cpu = zip(*(cost() for _ in range(blocks)))
+    return statistics.median(spent), statistics.median(cpu)
+
+
 def benchmark(port: int, requests: int) -> float:
     """redis-benchmark GET with 20 clients: seconds per request."""
     done = subprocess.run(
@@ -74,7 +83,7 @@ def benchmark(port: int, requests: int) -> float:
 def test_redis_gets_slower_by_hits_times_delay() -> None:
     """The server has one thread: each command takes what it took, and one delay; afterwards none. What
     it took is 4.5 to 13 us of CPU, as many as the server finds waiting whenever it is woken."""
-    requests = 10_000
+    blocks, requests = 10, 1000
     with redis() as server:
         def cost() -> tuple[float, float]:
             """us, and us of the server's CPU time, of a request."""
@@ -82,19 +91,19 @@ def test_redis_gets_slower_by_hits_times_delay() -> None:
             spent = benchmark(server.port, requests)
             return spent * 1e6, (cpu_ns(server.pid) - before) / requests / 1000
 
-        _, plain = cost()
+        _, plain = median_of(blocks, cost)
         for delay_us in (50, 200):
             with Session(f"+exe:processCommand delay={delay_us}us", pid=server.pid) as session:
-                spent, cpu = cost()
+                spent, cpu = median_of(blocks, cost)
                 final = session.stop()
             count = delays(final, "processCommand")
-            assert count >= requests, count
+            assert count >= blocks * requests, count
             print(f"  {plain:.1f} us of CPU a request before; {spent:.1f} us, {cpu:.1f} of CPU, "
                   f"at {delay_us} us")
             assert spent > delay_us, (spent, delay_us)
             assert cpu < plain + delay_us * 1.5, (cpu, delay_us, plain)
             assert final["all"]["measured_ns"] > count * delay_us * 1000 * 0.99, final["all"]
-        _, after = cost()
+        _, after = median_of(blocks, cost)
         assert after < plain + 50 / 2, (after, plain)
         expect_restored(server.pid)
 
@@ -151,7 +160,7 @@ def test_nginx_workers_are_slowed_and_restored() -> None:
     with nginx() as master:
         wait_for(lambda: len(children(master.pid)) == 2, 10, "two workers")
         workers = children(master.pid)
-        requests, delay_us = 100, 3000
+        blocks, requests, delay_us = 10, 10, 3000
 
         def cost() -> tuple[float, float]:
             """us, and us of the workers' CPU time, of a request."""
@@ -159,18 +168,18 @@ def test_nginx_workers_are_slowed_and_restored() -> None:
             spent = _request(master.port, requests)
             return spent * 1e6, (cpu_ns(*workers) - before) / requests / 1000
 
-        _, plain = cost()
+        _, plain = median_of(blocks, cost)
         # writev sends each response.
         with Session(f"+libc.so.6:writev delay={delay_us}us", pid=master.pid) as session:
-            spent, cpu = cost()
+            spent, cpu = median_of(blocks, cost)
             final = session.stop()
-        per_request = final["all"]["delays"] / requests
+        per_request = final["all"]["delays"] / (blocks * requests)
         assert per_request >= 1, final
         print(f"  {plain:.0f} us of CPU a request before; {spent:.0f} us, {cpu:.0f} of CPU, with "
               f"{per_request:.2f} delays of {delay_us} us")
         assert spent > per_request * delay_us, (spent, per_request)
         assert cpu < plain + per_request * delay_us * 1.5, (cpu, per_request, plain)
-        _, after = cost()
+        _, after = median_of(blocks, cost)
         assert after < plain + delay_us / 2, (after, plain)
         for pid in [master.pid, *workers]:
             expect_restored(pid)
@@ -211,7 +220,7 @@ def test_nginx_attach_and_detach_under_load_without_an_error() -> None:
 def test_postgres_backends_are_slowed_and_restored() -> None:
     """Each connection is a process that the server forks while attached."""
     with postgres() as (server, pgbench):
-        count, delay_us = 300, 3000
+        blocks, count, delay_us = 5, 100, 3000
 
         def has_backend() -> bool:
             """Also one that has ended, and has not been waited for: it has no command line."""
@@ -237,18 +246,19 @@ def test_postgres_backends_are_slowed_and_restored() -> None:
             wait_for(lambda: not has_backend(), 10, "the backend has ended")
             return spent, (backends_us() - before) / count
 
-        _, plain = cost()
+        _, plain = median_of(blocks, cost)
         with Session(f"+exe:ExecutorRun delay={delay_us}us", pid=server.pid) as session:
-            spent, cpu = cost()
+            spent, cpu = median_of(blocks, cost)
             final = session.stop()
-        assert count <= delays(final, "ExecutorRun") <= count + 20, final
+        queries = blocks * count
+        assert queries <= delays(final, "ExecutorRun") <= queries + 20, final
         measured = final["all"]["measured_ns"] / final["all"]["delays"] / 1000
         print(f"  {plain:.0f} us of CPU a query before; {spent:.0f} us, {cpu:.0f} of CPU, with a "
               f"delay of {delay_us} us, measured {measured:.0f} us")
         assert spent > delay_us and measured > delay_us * 0.99, (spent, measured)
         # The time of processes that have ended comes in steps; others than backends end, too.
         assert cpu < plain + delay_us * 1.5, (cpu, plain)
-        _, after = cost()
+        _, after = median_of(blocks, cost)
         assert after < plain + delay_us / 2, (after, plain)
         expect_restored(server.pid)
 

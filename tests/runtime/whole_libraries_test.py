@@ -17,6 +17,8 @@ from harness import Skip, campaign, main, need, scratch
 
 C_LIBRARIES = ("libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1")
 RUNS = 20  # of each program, in the campaign
+GENERATORS = [f"test_generators.{case}" for case in
+              ("FinalizationTest", "GeneratorTest", "ExceptionTest", "YieldFromTests")]
 
 
 # --- the programs
@@ -104,15 +106,20 @@ def sqlite() -> Program:
     return _short_lived("sqlite3", "tables.sh", rounds=1)
 
 
-def cpython() -> Program:
-    """CPython's own tests, of modules in C, beside probes on all of the interpreter."""
+def cpython(*tests: str) -> Program:
+    """CPython's own tests, of generators if none are named, beside probes on all of the interpreter."""
     for python in (services.PYTHON, *pathlib.Path.home().glob(".pyenv/versions/*/bin/python3")):
-        tests = subprocess.run([python, "-c", "import test.test_generators"],
-                               stderr=subprocess.DEVNULL)
-        if tests.returncode == 0:
-            return Program([str(python), str(CHECKED / "standard_library.py"), "test_generators"],
+        has_tests = subprocess.run([python, "-c", "import test.test_generators"],
+                                   stderr=subprocess.DEVNULL)
+        if has_tests.returncode == 0:
+            return Program([str(python), str(CHECKED / "standard_library.py"), *(tests or GENERATORS)],
                            (*C_LIBRARIES, "exe", "libpython*.so*"), rounds=1)
     raise Skip("no Python here has its own tests (the package test)")
+
+
+def cpython_with_doctests() -> Program:
+    """The whole module: its doctests, of which one is a knight's tour, take minutes."""
+    return cpython("test_generators")
 
 
 def test_numpy() -> None:
@@ -190,7 +197,7 @@ def compare_redis(*options: str) -> None:
 
 @campaign
 def test_twenty_runs_of_each() -> None:
-    for make in (numpy, perl, ruby, node, java, go, php, openssl, sqlite, cpython):
+    for make in (numpy, perl, ruby, node, java, go, php, openssl, sqlite, cpython_with_doctests):
         try:
             program = make()
         except services.Missing as reason:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
 """CPython's own tests of its modules, over and over: which failed, for each line of input.
 
-    standard_library.py MODULE...       test_json test_sqlite3 ...
+    standard_library.py NAME...     test_json test_generators.GeneratorTest ...
+
+The tests of a module may include its doctests, as its load_tests() says; those of a class do not.
 """
 
 import contextlib

@@ -2,7 +2,7 @@
 """Awkward targets: awkward.py KIND BEATS.
 
 deaf: blocked in accept() for ever; each SIGUSR1 beats in a Python handler.
-held: a call into C holds the interpreter lock for a second at a time.
+held: a call into C holds the interpreter lock until SIGUSR1 ends it; then comes the next one.
 again: sleeps; at SIGUSR1 it execs itself as slow, which is the same without that.
 work: calls work() all the time, and beats for each call.
 """
@@ -33,10 +33,11 @@ def deaf():
 
 
 def held():
+    signal.signal(signal.SIGUSR1, lambda *_: None)
     libc = ctypes.PyDLL(None)  # calls with the interpreter lock held
     while True:
         beat()
-        libc.usleep(1500000)
+        libc.usleep(600_000_000)  # which a signal ends
         if "_speedbump_cores" in sys.modules:
             os._exit(3)
 

@@ -11,7 +11,7 @@ files LEFT: so many descriptors are free; ends with status 5 when another one of
 waitall: recv(MSG_WAITALL) of 8 bytes, which come in two halves; ends with status 3 at a short one.
 small LIBRARY BYTES [THREADS], smallest LIBRARY BYTES [THREADS]: a thread of 16 KB, or so many of
 them, sleeps with so much of its stack left; the main thread sleeps too, or waits for all of some data.
-vfork LIBRARY: the main thread makes children that stay on its memory for a second.
+vfork LIBRARY: the main thread makes children, one after another, that stay on its memory until killed.
 """
 
 import ctypes
@@ -133,7 +133,7 @@ def in_vfork():
     library = ctypes.CDLL(argument[0])
     while True:
         beat()
-        library.stay_in_vfork(1000)
+        library.stay_in_vfork()
 
 
 {
