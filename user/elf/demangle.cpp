@@ -152,13 +152,13 @@ bool is_plain(std::string_view mangled, size_t stack) {
 }
 
 // With so much of the stack.
-std::string print_on_stack(const char* mangled, size_t size, int options, size_t stack) {
-    if (is_plain({mangled, size}, stack))
-        return print([=](demangle_callbackref take, void* opaque) {
-            return cplus_demangle_v3_callback(mangled, options, take, opaque);
+std::string print_on_stack(const std::string& mangled, int options, size_t stack) {
+    if (is_plain(mangled, stack))
+        return print([&mangled, options](demangle_callbackref take, void* opaque) {
+            return cplus_demangle_v3_callback(mangled.c_str(), options, take, opaque);
         });
     void* memory = nullptr;
-    Component* root = cplus_demangle_v3_components(mangled, options, &memory);
+    Component* root = cplus_demangle_v3_components(mangled.c_str(), options, &memory);
     const std::unique_ptr<void, decltype(&std::free)> owner(memory, std::free);
     if (root == nullptr || !Cost::is_small(*root, stack)) return {};
     return print([root, options](demangle_callbackref take, void* opaque) {
@@ -167,21 +167,20 @@ std::string print_on_stack(const char* mangled, size_t size, int options, size_t
 }
 
 struct LongName {
-    const char* mangled;
-    size_t size;
+    const std::string& mangled;
     int options;
     std::string text;
 };
 
-std::string print_cpp(const char* mangled, size_t size, int options) {
-    if (size <= kMaxDirect) return print_on_stack(mangled, size, options, kCallersStack);
-    LongName name{mangled, size, options | DMGL_NO_RECURSE_LIMIT, {}};
+std::string print_cpp(const std::string& mangled, int options) {
+    if (mangled.size() <= kMaxDirect) return print_on_stack(mangled, options, kCallersStack);
+    LongName name{mangled, options | DMGL_NO_RECURSE_LIMIT, {}};
     pthread_attr_t attributes;
     ::pthread_attr_init(&attributes);
     pthread_t thread;
     auto run = [](void* argument) -> void* {
         auto* task = static_cast<LongName*>(argument);
-        task->text = print_on_stack(task->mangled, task->size, task->options, kStackSize);
+        task->text = print_on_stack(task->mangled, task->options, kStackSize);
         return nullptr;
     };
     bool started = ::pthread_attr_setstacksize(&attributes, kStackSize) == 0 &&
@@ -221,9 +220,9 @@ Demangled demangle(std::string_view symbol) {
         return names;
     }
     if (!symbol.starts_with("_Z")) return {};
-    names.with_signature = print_cpp(mangled.c_str(), mangled.size(), DMGL_PARAMS | DMGL_ANSI);
+    names.with_signature = print_cpp(mangled, DMGL_PARAMS | DMGL_ANSI);
     if (names.with_signature.empty()) return {};
-    names.without_signature = print_cpp(mangled.c_str(), mangled.size(), DMGL_ANSI);
+    names.without_signature = print_cpp(mangled, DMGL_ANSI);
     if (std::string_view fragment = fragment_suffix(symbol);
         !fragment.empty() && !names.without_signature.empty())
         names.without_signature += " [clone " + std::string(fragment) + "]";

@@ -258,13 +258,21 @@ Result<std::vector<unsigned char>> Image::read_address(uint64_t address, uint64_
                 what);
 }
 
-const Segment* Image::segment_of_address(uint64_t address) const {
+const Segment* Image::last_segment_from(uint64_t address) const {
     auto after = std::upper_bound(
         segments_.begin(), segments_.end(), address,
         [](uint64_t value, const Segment& segment) { return value < segment.address; });
-    if (after == segments_.begin()) return nullptr;
-    const Segment& segment = *std::prev(after);
-    return address - segment.address < segment.file_size ? &segment : nullptr;
+    return after == segments_.begin() ? nullptr : &*std::prev(after);
+}
+
+const Segment* Image::segment_of_address(uint64_t address) const {
+    const Segment* last = last_segment_from(address);
+    return last != nullptr && address - last->address < last->file_size ? last : nullptr;
+}
+
+bool Image::is_loaded(uint64_t address) const {
+    const Segment* last = last_segment_from(address);
+    return last != nullptr && address - last->address < last->memory_size;
 }
 
 std::optional<uint64_t> Image::offset_of_address(uint64_t address) const {

@@ -84,6 +84,8 @@ class Image {
                                                     const std::string& what) const;
 
     const Segment* segment_of_address(uint64_t address) const; // nullptr: in none's file part
+    // In a segment, or in the zeros behind what the file has of one.
+    bool is_loaded(uint64_t address) const;
     std::optional<uint64_t> offset_of_address(uint64_t address) const;
     // The entries of PT_DYNAMIC up to DT_NULL; empty when there is none or it can't be read.
     std::vector<Elf64_Dyn> dynamic() const;
@@ -97,6 +99,7 @@ class Image {
     const Source& source() const { return *source_; }
 
   private:
+    const Segment* last_segment_from(uint64_t address) const; // that begins there or before
     Result<void> parse_sections();
     Result<void> parse_segments(ImageRole role);
     Error damaged(const std::string& what) const;

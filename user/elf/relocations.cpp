@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 
 #include "elf/machine.h"
 
@@ -56,7 +55,7 @@ class Relocations {
     bool add_word(uint64_t address) {
         uint64_t value = 0;
         if (address < block_address_ || address - block_address_ + 8 > block_.size()) {
-            if (!is_loaded(address) || blocks_ == kMaxBlocks) return false;
+            if (!image_.is_loaded(address) || blocks_ == kMaxBlocks) return false;
             ++blocks_;
             block_.clear();
             block_address_ = address;
@@ -73,14 +72,6 @@ class Relocations {
                         std::min<uint64_t>(sizeof value, block_.size() - within));
         found_.push_back({address, value, kRelativeType});
         return true;
-    }
-    bool is_loaded(uint64_t address) const {
-        const auto& all = image_.segments();
-        const auto after = std::upper_bound(
-            all.begin(), all.end(), address,
-            [](uint64_t value, const Segment& segment) { return value < segment.address; });
-        return after != all.begin() &&
-               address - std::prev(after)->address < std::prev(after)->memory_size;
     }
 
     const Image& image_;

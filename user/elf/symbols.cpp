@@ -73,8 +73,7 @@ Result<void> ElfFile::Impl::read_symbols(const DebugSearch& debug) {
     std::vector<uint64_t> all_ends;
     all_ends.reserve(functions.size());
     for (const Function& function : functions)
-        all_ends.push_back(function.address + std::min(std::max<uint64_t>(function.size, 1),
-                                                       UINT64_MAX - function.address));
+        all_ends.push_back(function.address + std::max<uint64_t>(function.size, 1));
     ends = LastAbove(std::move(all_ends));
     return {};
 }
