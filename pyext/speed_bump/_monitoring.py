@@ -79,8 +79,8 @@ def offset_ns(clock: Callable[[], int]) -> int:
 
 def _settings(pattern: TargetPattern, config: Config) -> _core.Settings:
     line = pattern.line
-    now = time.monotonic_ns()
     if line.start_ns is not None or line.duration_ns is not None:
+        now = time.monotonic_ns()
         start = now + (line.start_ns or 0)
         end = start + line.duration_ns if line.duration_ns else 0
     else:

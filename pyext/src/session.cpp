@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <mutex>
 
@@ -90,11 +89,6 @@ void (*g_in_child)() = nullptr;
 uint64_t g_forked_at_ns = 0;
 uint64_t g_forked_at_wall_ns = 0;
 
-uint64_t wall_ns() {
-    return static_cast<uint64_t>(
-        std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count());
-}
-
 // How many threads are in hooks; several of it, so that they seldom meet there.
 struct alignas(64) Inside {
     std::atomic<uint32_t> threads{0};
@@ -121,7 +115,7 @@ void before_fork() {
     sb_before_fork();
     shared().mutex.lock();
     g_forked_at_ns = now_ns();
-    g_forked_at_wall_ns = wall_ns();
+    g_forked_at_wall_ns = read_clock_ns(CLOCK_REALTIME);
 }
 void after_fork_in_parent() {
     sb_after_fork_in_parent();
@@ -139,8 +133,8 @@ void after_fork_in_child() {
     }
     // A child may be born into another time namespace, and its clock then jumps.
     constexpr int64_t kJumpNs = 1'000'000'000;
-    const auto jump =
-        static_cast<int64_t>((now_ns() - g_forked_at_ns) - (wall_ns() - g_forked_at_wall_ns));
+    const uint64_t took = read_clock_ns(CLOCK_REALTIME) - g_forked_at_wall_ns;
+    const auto jump = static_cast<int64_t>(now_ns() - g_forked_at_ns - took);
     if (jump < -kJumpNs || jump > kJumpNs) g_live.place.clock_offset_ns += jump;
     shared().mutex.unlock();
     if (g_in_child != nullptr) g_in_child();
