@@ -271,8 +271,7 @@ def test_marks_latency_and_metrics_pages_are_progress() -> None:
         for progress in ("usdt:exe:known:unit", "latency:exe:work_b",
                          f"http:{url}:units_total ([0-9]+)"):
             done = Experiment(service.pid, "+exe:work_a\n", "--doses=100us,200us", "--blocks=3",
-                            "--max-slowdown=400%",
-                              progress=progress)
+                              "--max-slowdown=400%", progress=progress)
             assert done.document["complete"], done
             period = done.document["results"]["progress"][0]["period_ns"]
             assert 380_000 < period < 2_000_000, done

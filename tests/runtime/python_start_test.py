@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import signal
+import statistics
 import subprocess
 import time
 
@@ -180,8 +181,8 @@ for _ in range(5):
 print(json.dumps({"took": took}))
 """, options=("--no-children",))
     assert (calls(done.final(), "once"), calls(done.final(), "child")) == (1, 0), done
-    # One that waits does so for two seconds by its own clock.
-    assert min(answer(done)["took"]) < 2, done
+    # One that waits does so for two seconds by its own clock; of a stall one or two may know.
+    assert statistics.median(answer(done)["took"]) < 2, done
 
 
 def loader_of_a_python_to_come() -> tuple[subprocess.Popen, int, pathlib.Path]:

@@ -206,7 +206,7 @@ TEST_P(EveryPython, GivesUpHonestlyWhileTheLockIsHeld) {
     ASSERT_FALSE(injection);
     EXPECT_EQ(injection.error().kind, ErrorKind::kTimeout) << injection.error().message;
     EXPECT_NE(injection.error().message.find("holds the interpreter lock"), std::string::npos);
-    // Two calls later nothing of ours has run.
+    // Three calls later nothing of ours has run.
     for (int i = 0; i < 3; ++i) {
         EXPECT_TRUE(goes_on_after_call(target)) << "status " << target.status();
         std::this_thread::sleep_for(20ms); // a thread asks for the lock when it has waited for 5 ms
