@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: MIT
 """--engine=inprocess: jumps in programs that check their own results (tests/programs/tormented)."""
 
+import contextlib
+import fcntl
 import os
 import random
 import signal
+import struct
 import subprocess
 import time
 
 from harness import (
-    LIBRARY, MS, PROGRAMS, PUPPET, SPEEDBUMP, Run, Session, as_nobody, calls, calls_by_pid, calls_now,
-    campaign,
-    changed_bytes, children, cpu_ns, delays, expect_restored, expect_slowed, expect_unslowed, main,
+    LIBRARY, MS, PROGRAMS, PUPPET, SPEEDBUMP, Run, Session, Skip, as_nobody, calls, calls_by_pid,
+    calls_now, campaign, changed_bytes, children, cpu_ns, delays, expect_restored, expect_slowed, expect_unslowed, main,
     need_jumps, on_each_clock, readable, scratch, start_puppet, targets_file, wait_for,
 )
 from services import need
@@ -418,6 +420,47 @@ def test_a_progress_point_does_not_share_bytes_with_a_jump() -> None:
     finally:
         counting.terminate()
         counting.wait()
+    expect_restored(target.pid)
+    expect_work_goes_on(target)
+
+
+@contextlib.contextmanager
+def turn_of(pid: int):
+    """Holds the lock of a process (user/inject/target_lock), as one does who is putting jumps in."""
+    def asked(kind: int, byte: int) -> bytes:
+        return struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, 1, 0)
+
+    with os.fdopen(os.open("/run/speedbump/attach.lock", os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
+        process = os.pidfd_open(pid)
+        first = (os.fstat(process).st_ino & (2**63 - 1) // 16) * 16
+        os.close(process)
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, asked(fcntl.F_WRLCK, first))
+
+        def is_waited_for() -> bool:
+            answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked(fcntl.F_WRLCK, first + 1))
+            return struct.unpack_from("h", answer)[0] != fcntl.F_UNLCK
+
+        yield is_waited_for
+
+
+def test_a_progress_point_is_put_in_when_nobody_puts_in_jumps() -> None:
+    """Looked for before, a jump of another session may be there when the probe comes."""
+    if tuple(int(word) for word in os.uname().release.split(".")[:2]) < (6, 9):
+        raise Skip("the bytes of a process in the lock are others before Linux 6.9")
+    target = start()
+    target.ask("begin loop")
+    with Session("+exe:hot_mix delay=0ns", ENGINE, pid=target.pid) as session:
+        assert calls(session.stop(), "hot_mix") > 0
+    with turn_of(target.pid) as is_waited_for:
+        experiment = subprocess.Popen(
+            [SPEEDBUMP, "experiment", "-q", "--pid", str(target.pid),
+             "--progress=latency:exe:hot_short", "--time=30s", "--slice=5ms", "--doses=1us",
+             targets_file("+exe:hot_mix\n")], stdout=subprocess.DEVNULL)
+        wait_for(is_waited_for, 20, "the experiment to wait for its turn")
+        of_target = changed_bytes(target.pid)
+    wait_for(lambda: changed_bytes(target.pid) > of_target, 20, "the progress point")
+    experiment.terminate()
+    experiment.wait()
     expect_restored(target.pid)
     expect_work_goes_on(target)
 

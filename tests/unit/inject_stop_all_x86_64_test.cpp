@@ -87,7 +87,7 @@ class StopAll : public ::testing::Test {
         return one;
     }
     Result<void> change_code(CodeChange& one, std::chrono::milliseconds patience = 60s) const {
-        const auto turn = Turn::take_back(child_, Clock::now() + 60s);
+        const auto turn = Turn::take_if_any(child_, Clock::now() + 60s);
         if (!turn) return turn.error();
         return inject::change_code(*turn, witness(), {&one, 1}, nullptr, Clock::now() + patience);
     }
@@ -195,7 +195,7 @@ TEST_F(StopAll, OneTurnAtATime) {
     const auto second = Turn::take(child_, Clock::now());
     ASSERT_FALSE(second);
     EXPECT_EQ(second.error().kind, ErrorKind::kTimeout);
-    const auto back = Turn::take_back(child_, Clock::now());
+    const auto back = Turn::take_if_any(child_, Clock::now());
     ASSERT_FALSE(back);
     EXPECT_EQ(back.error().kind, ErrorKind::kTimeout);
 }

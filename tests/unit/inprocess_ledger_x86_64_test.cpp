@@ -92,7 +92,7 @@ class TakeOut : public ::testing::Test {
         child_ = fork();
         if (child_ == 0)
             for (;;) pause();
-        const auto turn = inject::Turn::take_back(child_, Clock::now() + 60s);
+        const auto turn = inject::Turn::take_if_any(child_, Clock::now() + 60s);
         if (!turn) return turn.error();
         return inprocess::take_out(*turn, entries_, Clock::now() + 60s);
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "experiment/progress_probes.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,14 +16,16 @@ namespace speedbump::experiment {
 
 namespace {
 
-// Whether the code of a process is not what its file (`descriptor`) has at this offset, but lies
-// where a jump has taken its place (engine/inprocess), this program's or another's: a probe there
-// would be in the middle of it.
-bool is_in_jump(pid_t pid, const process::FileKey& file, int descriptor, uint64_t offset) {
+constexpr std::chrono::seconds kTurnTimeout{10};
+
+// Whether the code of a process is not what its file (`wanted` as by FileBelow, `descriptor`) has
+// at this offset, but lies where a jump has taken its place (engine/inprocess), this program's or
+// another's: a probe there would be in the middle of it.
+bool is_in_jump(pid_t pid, const process::FileKey& wanted, int descriptor, uint64_t offset) {
     const auto mappings = process::read_maps(pid);
     if (!mappings) return false; // it has ended
     for (const process::Mapping& mapping : *mappings) {
-        if (!mapping.executable || mapping.device != file.device || mapping.inode != file.inode ||
+        if (!mapping.executable || !session::is_of(mapping, wanted) ||
             offset < mapping.file_offset ||
             offset - mapping.file_offset >= mapping.end - mapping.start)
             continue;
@@ -81,11 +84,6 @@ Result<void> ProgressProbes::look(const std::vector<pid_t>& pids, Files& files) 
             meaning.progress = progress_;
             auto number = programs_->add_site(meaning);
             if (!number) return std::move(number).error();
-            if (is_in_jump(pid, site.file, sites_->descriptor(site.file), site.offset))
-                return make_error(
-                           ErrorKind::kUnsupported,
-                           "a probe of " + sites_->name() + " would be where a jump delays calls")
-                    .with_hint("use --engine=bpf, or leave that target out");
             Batch& batch = batches[site.file];
             batch.file = site.file;
             batch.below = process::file_below(sites_->descriptor(site.file));
@@ -97,7 +95,32 @@ Result<void> ProgressProbes::look(const std::vector<pid_t>& pids, Files& files) 
     return {};
 }
 
+Result<std::vector<inject::Turn>> ProgressProbes::keep_jumps_out(const Batch& batch,
+                                                                 pid_t only) const {
+    const process::FileKey wanted = batch.below.wanted(batch.file);
+    std::vector<inject::Turn> turns;
+    for (const pid_t pid : only == -1 ? list_pids() : std::vector<pid_t>{only}) {
+        if (pid == ::getpid() || session::mapped_of(pid, {wanted}).empty()) continue;
+        auto turn = inject::Turn::take_if_any(pid, Clock::now() + kTurnTimeout);
+        if (!turn && turn.error().error_number == ESRCH) continue; // it has ended
+        if (!turn) return std::move(turn).error().with_context("probe " + sites_->name());
+        turns.push_back(std::move(*turn));
+        for (const engine::UprobePlace& place : batch.places) {
+            if (!is_in_jump(pid, wanted, sites_->descriptor(batch.file), place.file_offset))
+                continue;
+            return make_error(ErrorKind::kUnsupported,
+                              fmt::format("a probe of {} would be where a jump delays calls of "
+                                          "process {}",
+                                          sites_->name(), pid))
+                .with_hint("use --engine=bpf, or leave that target out");
+        }
+    }
+    return turns;
+}
+
 Result<engine::Links> ProgressProbes::probe(const Batch& batch, pid_t only) {
+    const auto turns = keep_jumps_out(batch, only);
+    if (!turns) return turns.error();
     std::vector<engine::UprobePlace> places = batch.places;
     for (engine::UprobePlace& place : places)
         place.cookie |= SB_COOKIE(0, batch.sets.newer, place.cookie);

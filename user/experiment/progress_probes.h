@@ -9,6 +9,7 @@
 #include "engine/links.h"
 #include "experiment/progress_programs.h"
 #include "experiment/progress_sites.h"
+#include "inject/target_lock.h"
 #include "util/result.h"
 
 namespace speedbump::experiment {
@@ -45,7 +46,9 @@ class ProgressProbes {
 
     // What these processes map is added to `files`, new sites to batches_.
     Result<void> look(const std::vector<pid_t>& pids, Files& files);
-    // Of a process, -1: of all who map the file.
+    // The turns of those that a probe of these places reaches, in which nobody else puts a jump
+    // there: a process, -1: all who map the file. kUnsupported where one has a jump there.
+    Result<std::vector<inject::Turn>> keep_jumps_out(const Batch& batch, pid_t only) const;
     Result<engine::Links> probe(const Batch& batch, pid_t only);
     void change(Batch& batch, const engine::ProbeSets& sets);
     void leave_to_twins(Batch& batch) const;

@@ -121,7 +121,7 @@ Result<Turn> Turn::take(pid_t pid, Clock::time_point deadline) {
     return turn;
 }
 
-Result<Turn> Turn::take_back(pid_t pid, Clock::time_point deadline) {
+Result<Turn> Turn::take_if_any(pid_t pid, Clock::time_point deadline) {
     Result<Turn> turn = of(pid);
     if (!turn) return turn;
     Result<Fd> lock = lock_target(pid, turn->pid_fd_, deadline);

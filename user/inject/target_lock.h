@@ -24,9 +24,9 @@ class Turn {
   public:
     // ESRCH as errno: it is gone; else as lock_target().
     static Result<Turn> take(pid_t pid, Clock::time_point deadline);
-    // To take out what was put in. That can't wait until there is a place for the lock again, as
-    // after the user's logout: then it is done without.
-    static Result<Turn> take_back(pid_t pid, Clock::time_point deadline);
+    // For what can't wait until there is a place for the lock, as after the user's logout, such as
+    // taking out what was put in: then without one. Who puts something in has one, or is refused.
+    static Result<Turn> take_if_any(pid_t pid, Clock::time_point deadline);
 
     pid_t pid() const { return pid_; }
     const Fd& pid_fd() const { return pid_fd_; }

@@ -4,10 +4,25 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include "process/maps.h"
 #include "util/clock.h"
 
 namespace speedbump::session {
+
+namespace {
+
+process::FileKey exact_key(const process::Mapping& mapping) {
+    return {mapping.device, mapping.inode};
+}
+
+process::FileKey key_below(const process::Mapping& mapping) {
+    return {0, static_cast<uint32_t>(mapping.inode)};
+}
+
+} // namespace
+
+bool is_of(const process::Mapping& mapping, const process::FileKey& wanted) {
+    return exact_key(mapping) == wanted || key_below(mapping) == wanted;
+}
 
 std::set<process::FileKey> mapped_of(pid_t pid, const std::set<process::FileKey>& files) {
     std::set<process::FileKey> found;
@@ -15,9 +30,7 @@ std::set<process::FileKey> mapped_of(pid_t pid, const std::set<process::FileKey>
     if (!mappings) return found; // it is gone
     for (const process::Mapping& mapping : *mappings) {
         if (!mapping.executable) continue;
-        const process::FileKey exact{mapping.device, mapping.inode};
-        const process::FileKey below{0, static_cast<uint32_t>(mapping.inode)}; // FileBelow::wanted
-        for (const process::FileKey& key : {exact, below})
+        for (const process::FileKey& key : {exact_key(mapping), key_below(mapping)})
             if (files.contains(key)) found.insert(key);
     }
     return found;

@@ -7,7 +7,8 @@
 #include <set>
 #include <vector>
 
-#include "process/resolver.h"
+#include "process/file_identity.h"
+#include "process/maps.h"
 
 namespace speedbump::session {
 
@@ -39,6 +40,9 @@ class OutsiderScan {
 
 // Whether it runs the same executable as this one.
 bool runs_this_program(pid_t pid);
+
+// Whether a mapping may be of a file; `wanted` as by FileBelow::wanted.
+bool is_of(const process::Mapping& mapping, const process::FileKey& wanted);
 
 // Which of `files` (FileBelow::wanted) the process has mapped executable.
 std::set<process::FileKey> mapped_of(pid_t pid, const std::set<process::FileKey>& files);

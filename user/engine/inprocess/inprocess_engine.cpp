@@ -37,13 +37,13 @@ constexpr milliseconds kClockPeriod{1000};
 constexpr milliseconds kFirstPause{5}, kLastPause{640};
 
 bool take_all_out_of(pid_t pid, const std::vector<Entry>& entries) {
-    const auto turn = inject::Turn::take_back(pid, Clock::now() + kTurnTimeout);
+    const auto turn = inject::Turn::take_if_any(pid, Clock::now() + kTurnTimeout);
     if (!turn) return turn.error().error_number == ESRCH;
     return take_out(*turn, entries, Clock::now() + kTakeOutTimeout).has_value();
 }
 
 bool clear_all_away(pid_t pid, ino_t table, const std::vector<Place>& places) {
-    const auto turn = inject::Turn::take_back(pid, Clock::now() + kTurnTimeout);
+    const auto turn = inject::Turn::take_if_any(pid, Clock::now() + kTurnTimeout);
     return turn ? clear_away(*turn, table, places) : turn.error().error_number == ESRCH;
 }
 
@@ -366,7 +366,7 @@ InprocessEngine::Rest InprocessEngine::take_out_of(const inject::Turn& turn, con
 
 InprocessEngine::Rest InprocessEngine::take_out_of(pid_t pid, const Batch& batch,
                                                    Clock::duration timeout) {
-    const auto turn = inject::Turn::take_back(pid, Clock::now() + timeout);
+    const auto turn = inject::Turn::take_if_any(pid, Clock::now() + timeout);
     if (turn) return take_out_of(*turn, batch, timeout);
     if (!batch.may_be_in(pid)) return Rest::kNothing;
     trouble_ = turn.error().message;
