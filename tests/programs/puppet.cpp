@@ -3,7 +3,8 @@
 //
 //   call NAME N               N calls: "NS", the time of all
 //   each NAME N PAUSE_US      N calls with pauses: the time of each in ns
-//   cost NAME N               N calls: the time of each in ns, and the CPU time of each in ns
+//   cost NAME N NS            N calls, each after NS of reading a clock: the time of each in ns,
+//                             and the CPU time of each in ns
 //   first NAME NS MS          calls every 0.2 ms until one takes NS or more: the time until that
 //                             one began in ns; "never" after MS
 //   repeat NAME               calls for ever in a thread: "repeats"
@@ -197,7 +198,7 @@ void begin_log(Function function, const std::string& path) {
 void obey(const std::string& line) {
     std::istringstream words(line);
     std::string command, name, path;
-    long count = 0, pause_us = 0, threads = 0, limit_ms = 0;
+    long count = 0, pause_us = 0, threads = 0, limit_ms = 0, spin_ns = 0;
     words >> command;
     if (command == "call" && words >> name >> count) {
         answer(std::to_string(time_calls(find(name), count)));
@@ -209,10 +210,11 @@ void obey(const std::string& line) {
             usleep(static_cast<useconds_t>(pause_us));
         }
         answer(text);
-    } else if (command == "cost" && words >> name >> count) {
+    } else if (command == "cost" && words >> name >> count >> spin_ns) {
         const Function function = find(name);
         std::string times, cpu_times;
         for (long i = 0; i < count; ++i) {
+            for (const long begun = now_ns(); now_ns() - begun < spin_ns;) continue;
             const long before = cpu_now_ns();
             times += std::to_string(time_calls(function, 1)) + " ";
             cpu_times += std::to_string(cpu_now_ns() - before) + " ";

@@ -136,9 +136,9 @@ class Puppet:
         """Calls the function, gives the ns of each call."""
         return [int(word) for word in self.ask(f"each {name} {count} {pause_us}").split()]
 
-    def cost(self, name: str, count: int) -> list[tuple[int, int]]:
-        """Calls the function, gives the ns and the ns of CPU time of each call."""
-        words = [int(word) for word in self.ask(f"cost {name} {count}").split()]
+    def cost(self, name: str, count: int, spin_ns: int = 0) -> list[tuple[int, int]]:
+        """Calls the function after as long a spin, gives the ns and the ns of CPU time of each call."""
+        words = [int(word) for word in self.ask(f"cost {name} {count} {spin_ns}").split()]
         return list(zip(words[:count], words[count:]))
 
     def births(self, count: int, name: str) -> list[int]:
