@@ -31,7 +31,7 @@ mkdir -p "$build" "$out"
 toolchain=()
 [ "$machine" = "$(uname -m)" ] || toolchain=(--toolchain "scripts/cmake/$machine.cmake")
 cmake -S . -B "$build" "${toolchain[@]}" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-    -DSPEEDBUMP_STATIC=ON -DSPEEDBUMP_TESTS=OFF >"$build/configure.log" 2>&1 || {
+    -DSPEEDBUMP_STATIC=ON -DSPEEDBUMP_TESTS=OFF -DSPEEDBUMP_UNITY=ON >"$build/configure.log" 2>&1 || {
     cat "$build/configure.log" >&2
     exit 1
 }

@@ -33,7 +33,7 @@ build() {
         exit 1
     }
 }
-build cmake -G Ninja -S . -B build-demo -DSPEEDBUMP_TESTS=OFF
+build cmake -G Ninja -S . -B build-demo -DSPEEDBUMP_TESTS=OFF -DSPEEDBUMP_UNITY=ON
 core=core-$(/usr/bin/python3 -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])')
 build cmake --build build-demo --target speedbump "$core" -j "$(nproc)"
 rm -f "$build_log"

@@ -109,7 +109,11 @@ failed=0
 # build PRESET [--target NAME]: configures and builds; on failure nothing of it can run.
 build() {
     say "build: $1"
-    cmake --preset "$1" >"$results/build-$1.log" 2>&1 || {
+    local folder=build-$1 new=()
+    [ "$1" != release ] || folder=build
+    # Where somebody builds already, as they have chosen.
+    [ -e "$folder/CMakeCache.txt" ] || new=(-DSPEEDBUMP_UNITY=ON)
+    cmake --preset "$1" "${new[@]}" >"$results/build-$1.log" 2>&1 || {
         cat "$results/build-$1.log"
         return 1
     }

@@ -46,7 +46,7 @@ step setup
 scripts/setup.sh build check >/srv/log 2>&1 || { tail -n 40 /srv/log; exit 1; }
 step build
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=true
-{ cmake --preset release && cmake --build --preset release --target speedbump test_programs; } \
+{ cmake --preset release -DSPEEDBUMP_UNITY=ON && cmake --build --preset release --target speedbump test_programs; } \
     >/srv/log 2>&1 || { tail -n 40 /srv/log; exit 1; }
 step tests
 ctest --preset release --no-tests=error -L '^check$' -LE kmod --output-junit /srv/check.xml

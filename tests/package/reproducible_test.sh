@@ -30,7 +30,7 @@ build() {
 
 build_small() { # its caller asks for the status, so that `set -e` is off in here
     scripts/static-libraries.sh || return
-    cmake -S . -B built -G Ninja -DSPEEDBUMP_STATIC=ON -DSPEEDBUMP_TESTS=OFF || return
+    cmake -S . -B built -G Ninja -DSPEEDBUMP_STATIC=ON -DSPEEDBUMP_TESTS=OFF -DSPEEDBUMP_UNITY=ON || return
     cmake --build built --target sbctl "$core"
 }
 

@@ -5,6 +5,7 @@
 set -euo pipefail
 . "$(dirname "$0")/../check/files.sh"
 need_version clang-tidy 14
+need clang++
 need python3
 
 exec python3 -B "$(dirname "$0")/tidy.py" "$1"

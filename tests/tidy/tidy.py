@@ -4,7 +4,8 @@
     tidy.py BUILD
 
 The files of a folder are looked at as one, since nearly all of the time goes into the headers that
-they share; those that clash with others, by themselves. What was clean is remembered in the
+they share; those that clash with others, by themselves. As builds may do the same, each is also compiled by
+itself. What was clean is remembered in the
 user's cache by all that could change it but the host's headers, in whatever folder the clone lies:
 the next run looks only at what has changed. Of the Python cores, which are the same sources for each
 interpreter, one for each kind of hook is enough. Exits 1 where there is a finding.
@@ -52,6 +53,12 @@ def flags_of(entry: dict) -> tuple[str, ...]:
     return (*flags, "-w")  # warnings are the build's
 
 
+def errors_alone(file: pathlib.Path, flags: tuple[str, ...]) -> list[str]:
+    done = subprocess.run(["clang++", "-fsyntax-only", *flags, str(file)], capture_output=True, text=True,
+                          check=False)  # fmt: skip
+    return [f"by itself: {done.stderr.strip()}"] if done.returncode else []
+
+
 class Group:
     """Files that are looked at as one."""
 
@@ -84,7 +91,7 @@ class Group:
 
     def key(self, version: str) -> str:
         total = hashlib.sha256()
-        for text in [version, CONFIG.read_text(), HEADERS, *self.flags]:
+        for text in [version, pathlib.Path(__file__).read_text(), CONFIG.read_text(), *self.flags]:
             total.update(text.replace(str(ROOT), "").encode() + b"\0")
         for file in sorted(self.project_files()):
             total.update(str(file).replace(str(ROOT), "").encode() + b"\0" + digest(file))
@@ -100,7 +107,8 @@ class Group:
         if re.search(ERROR, done.stdout) and len(self.files) > 1:
             return [one for group in self.without_clashes(done.stdout) for one in group.findings()]
         if done.returncode == 0:
-            return []
+            apart = self.files if len(self.files) > 1 else []
+            return [one for file in apart for one in errors_alone(file, self.flags)]
         parts = FINDING.split(done.stdout.replace(str(ROOT) + "/", ""))
         return [part.strip() for part in parts if part.strip()] or [done.stderr.strip()]
 
