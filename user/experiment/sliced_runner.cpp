@@ -242,8 +242,6 @@ Result<void> SlicedRunner::run_trial() {
         waits = now;
     };
     Subject::Readings first = subject_.read(false);
-    uint64_t units = first.progress[0].units;
-    subject_.note_ticks(true, first.at_ns);
     guard_.begin();
     guard_.look(std::move(first), subject_.period());
     while (!subject_.stop() && anew_ == Anew::kNot) {
@@ -252,8 +250,7 @@ Result<void> SlicedRunner::run_trial() {
         if (subject_.stop()) break;
         Subject::Readings now = subject_.read(false);
         if (subject_.stop()) break;
-        subject_.note_ticks(now.progress[0].units > units, now.at_ns);
-        units = now.progress[0].units;
+        subject_.end_if_silent();
         if (const auto why = guard_.look(std::move(now), subject_.period())) {
             trial.end();
             keep_waits();

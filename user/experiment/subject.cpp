@@ -285,10 +285,21 @@ void Subject::note_ran(const Result<void>& ran) {
     stop_ = Stop{ended ? "the processes ended" : ran.error().message, false};
 }
 
-void Subject::note_ticks(bool ticked, uint64_t at_ns) {
-    if (ticked || last_tick_ns_ == 0) last_tick_ns_ = at_ns;
+// From one reading to the next, whatever was done in between: a slice without a tick may come after
+// a long time in which nobody looked.
+void Subject::note_tick(const Readings& now) {
+    const uint64_t units = now.progress[0].units;
+    last_read_ns_ = now.at_ns;
+    if (units == last_units_ && last_tick_ns_ != 0) return;
+    last_units_ = units;
+    last_tick_ns_ = now.at_ns;
+}
+
+void Subject::end_if_silent() {
     const double patience = std::max(ns(kNoTick), kPatienceUnits * period_);
-    if (period_ > 0 && static_cast<double>(at_ns - last_tick_ns_) > patience)
+    if (period_ <= 0 || static_cast<double>(last_read_ns_ - last_tick_ns_) <= patience) return;
+    note_ran(session_->run_for(milliseconds(0), hooks_.wake_fd)); // it may have ended
+    if (!stop_)
         stop_ = Stop{"progress point " + request_.progress[0].text + " ticks no more", false};
 }
 
@@ -336,6 +347,7 @@ Subject::Readings Subject::read(bool is_bound) {
     readings.targets = injected_by(totals);
     if (is_bound) readings.waits = read_waits(pids_);
     readings.at_ns = monotonic_ns();
+    note_tick(readings);
     return readings;
 }
 
@@ -375,7 +387,6 @@ std::optional<std::string> Subject::guard(const Arm& arm, const Readings& before
     const Readings now = read(false);
     const double took = static_cast<double>(now.at_ns - before.at_ns);
     const uint64_t units = now.progress[0].units - before.progress[0].units;
-    if (units > 0) last_tick_ns_ = now.at_ns;
     if (arm.kind != ArmKind::kDose) return std::nullopt;
     const double cpus = ns(now.targets[arm.target].time - before.targets[arm.target].time) / took;
     if (cpus > document_.settings.max_cpu)
@@ -460,9 +471,8 @@ std::optional<Slice> Subject::measure(const Arm& arm, nanoseconds length) {
             note_bad_reading(point, "its running total went backwards");
             return std::nullopt;
         }
-    const Slice slice = between(arm, before, after);
-    note_ticks(slice.progress[0] > 0, after.at_ns);
-    return slice;
+    end_if_silent();
+    return between(arm, before, after);
 }
 
 void Subject::follow_period(const Slice& slice) {

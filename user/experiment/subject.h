@@ -77,9 +77,9 @@ class Subject {
     bool is_interrupted();
     // What has become of a while in which the session ran: an error ends the experiment.
     void note_ran(const Result<void>& ran);
-    // Whether the first progress point has ticked until then; when it has not for long that ends
-    // the experiment.
-    void note_ticks(bool ticked, uint64_t at_ns);
+    // When the first progress point has not ticked for long, as it was read, that ends the
+    // experiment.
+    void end_if_silent();
     // Other targets than before, each a group of the session's.
     void regroup(std::vector<Target> targets, std::vector<std::vector<uint32_t>> groups);
     // Targets of the session for groups of Python functions (Session::regroup()), each with its
@@ -127,6 +127,7 @@ class Subject {
 
   private:
     Totals read_totals();
+    void note_tick(const Readings& now);
     std::vector<Injected> injected_by(const Totals& totals) const;
     Slice between(const Arm& arm, const Readings& before, const Readings& after) const;
     std::optional<std::string> guard(const Arm& arm, const Readings& before);
@@ -150,8 +151,8 @@ class Subject {
     std::vector<uint64_t> lost_;                        // calls that each point could not time
     std::map<std::pair<size_t, int64_t>, int> strikes_; // of a guard, by target and delay
     std::optional<Stop> stop_;
-    uint64_t begun_ns_ = 0; // of the first block
-    uint64_t last_tick_ns_ = 0;
+    uint64_t begun_ns_ = 0;                                         // of the first block
+    uint64_t last_units_ = 0, last_tick_ns_ = 0, last_read_ns_ = 0; // of the first progress point
     double period_ = 0;
     nanoseconds arm_length_{0};
     std::chrono::milliseconds guard_tick_;
