@@ -114,6 +114,18 @@ TEST(Demangle, HostileNamesEndSoon) {
     EXPECT_LT(took.count(), 5.0);
 }
 
+// Each crashed libiberty, or kept it for hours, and was found by fuzz_names.
+TEST(Demangle, WhatHasNoEndStaysMangled) {
+    const auto start = CpuClock::now();
+    EXPECT_EQ(demangle("_ZStUldiiRT0_S_IES1_DtsZT0_EE_NUt_Ev").with_signature, "");
+    EXPECT_EQ(demangle("_RXC1aFGzzzzzzzz_EuC1b").with_signature, ""); // lifetimes that nobody sees
+    EXPECT_EQ(demangle("_RNvC1a1b.llvm.1").with_signature, "a[0]::b");
+    std::string conversions = "_Zcv";
+    for (int i = 0; i < 200; ++i) conversions += "T_IXcv";
+    EXPECT_EQ(demangle(conversions).with_signature, "");
+    EXPECT_LT(std::chrono::duration<double>(CpuClock::now() - start).count(), 5.0);
+}
+
 // For each pair of a template and a reference to a parameter libiberty puts something on the stack
 // before it prints: 86 MB here.
 TEST(Demangle, TemplatesAndReferencesThatFillTheStack) {

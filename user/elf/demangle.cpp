@@ -10,6 +10,8 @@
 #include <memory>
 #include <unordered_map>
 
+#include "elf/rust_name.h"
+
 namespace speedbump::elf {
 namespace {
 
@@ -93,6 +95,11 @@ bool subtrees(const Component& of, const Component*& left, const Component*& rig
     }
 }
 
+// The size of a pack that is a parameter of a lambda has libiberty look for it without end.
+bool may_size_packs(std::string_view mangled) {
+    return mangled.find("sZ") != mangled.npos || mangled.find("sP") != mangled.npos;
+}
+
 // What printing a tree may take. A substitution stands for a subtree again, so that a few of them
 // are exponentially many components, which libiberty may walk without printing any (d_find_pack());
 // and for each pair of a template and a reference to a template's parameter it puts something on
@@ -100,9 +107,10 @@ bool subtrees(const Component& of, const Component*& left, const Component*& rig
 class Cost {
   public:
     // Whether a stack of so many bytes is enough, half of it for these pairs.
-    static bool is_small(const Component& root, size_t stack) {
+    static bool is_small(const Component& root, std::string_view mangled, size_t stack) {
         Cost cost;
-        return cost.walked(&root) <= kMaxWalked && fits(cost.templates_, cost.references_, stack);
+        return cost.walked(&root) <= kMaxWalked && fits(cost.templates_, cost.references_, stack) &&
+               (cost.lambdas_ == 0 || cost.expressions_ == 0 || !may_size_packs(mangled));
     }
     // Each component is counted twice at most there, and a pair takes 16 bytes.
     static bool fits(uint64_t templates, uint64_t references, size_t stack) {
@@ -120,6 +128,8 @@ class Cost {
         const Component *left, *right;
         if (!subtrees(*component, left, right)) return kMaxWalked + 1;
         templates_ += component->type == DEMANGLE_COMPONENT_TEMPLATE ? 1 : 0;
+        lambdas_ += component->type == DEMANGLE_COMPONENT_LAMBDA ? 1 : 0;
+        expressions_ += component->type == DEMANGLE_COMPONENT_UNARY ? 1 : 0;
         references_ += component->type == DEMANGLE_COMPONENT_REFERENCE ||
                                component->type == DEMANGLE_COMPONENT_RVALUE_REFERENCE
                            ? 1
@@ -132,6 +142,8 @@ class Cost {
     std::unordered_map<const Component*, uint64_t> walked_;
     uint64_t templates_ = 0;
     uint64_t references_ = 0;
+    uint64_t lambdas_ = 0;
+    uint64_t expressions_ = 0;
 };
 
 // Whether the mangled name alone shows that its Cost is small: nearly all do. Components are two
@@ -148,7 +160,8 @@ bool is_plain(std::string_view mangled, size_t stack) {
         substitutions += c == 'S' && is_index ? 1 : 0;
     }
     return mangled.size() <= kMaxDirect && substitutions <= kFew &&
-           Cost::fits(templates, references, stack);
+           Cost::fits(templates, references, stack) &&
+           (mangled.find("Ul") == mangled.npos || !may_size_packs(mangled));
 }
 
 // With so much of the stack.
@@ -160,7 +173,7 @@ std::string print_on_stack(const std::string& mangled, int options, size_t stack
     void* memory = nullptr;
     Component* root = cplus_demangle_v3_components(mangled.c_str(), options, &memory);
     const std::unique_ptr<void, decltype(&std::free)> owner(memory, std::free);
-    if (root == nullptr || !Cost::is_small(*root, stack)) return {};
+    if (root == nullptr || !Cost::is_small(*root, mangled, stack)) return {};
     return print([root, options](demangle_callbackref take, void* opaque) {
         return cplus_demangle_print_callback(options, root, take, opaque);
     });
@@ -172,7 +185,18 @@ struct LongName {
     std::string text;
 };
 
+// Operators that convert, and whatever reads like one: libiberty reads a template's arguments
+// behind one twice, so that each within another doubles the time.
+bool has_many_conversions(std::string_view mangled) {
+    constexpr size_t kMany = 4; // in 347,000 names of libraries there are 3 at most
+    size_t count = 0;
+    for (size_t at = mangled.find("cv"); at != mangled.npos; at = mangled.find("cv", at + 2))
+        ++count;
+    return count > kMany;
+}
+
 std::string print_cpp(const std::string& mangled, int options) {
+    if (has_many_conversions(mangled)) return {};
     if (mangled.size() <= kMaxDirect) return print_on_stack(mangled, options, kCallersStack);
     LongName name{mangled, options | DMGL_NO_RECURSE_LIMIT, {}};
     pthread_attr_t attributes;
@@ -211,6 +235,7 @@ bool is_mangled(std::string_view symbol) {
 
 Demangled demangle(std::string_view symbol) {
     if (!is_mangled(symbol) || symbol.size() > kMaxMangled) return {};
+    if (symbol.starts_with("_R") && !is_plain_rust_name(symbol)) return {};
     std::string mangled(symbol);
     Demangled names;
     // A legacy Rust name is a valid C++ name too, so Rust comes first.

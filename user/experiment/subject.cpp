@@ -285,8 +285,7 @@ void Subject::note_ran(const Result<void>& ran) {
     stop_ = Stop{ended ? "the processes ended" : ran.error().message, false};
 }
 
-// From one reading to the next, whatever was done in between: a slice without a tick may come after
-// a long time in which nobody looked.
+// From one reading to the next: nobody may have looked for long before a slice without a tick.
 void Subject::note_tick(const Readings& now) {
     const uint64_t units = now.progress[0].units;
     last_read_ns_ = now.at_ns;
