@@ -1,71 +1,92 @@
 // SPDX-License-Identifier: MIT
 // Damages ELF files in ways that repeat from run to run and reads them with everything there is:
-// each header field with each of a list of values, truncations, then random bytes. Fails on a
-// crash, a hang, too much memory, or when nothing was refused or nothing accepted.
+// each header field with each of a list of values, truncations, then random bytes. And reads files
+// that are written to keep whoever reads them at work (elf_shapes.h). Fails on a crash, on more CPU
+// time than a file's size is worth, too much memory, or when nothing was refused or nothing
+// accepted.
 #include <elf.h>
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "../cpu_time.h"
 #include "elf/demangle.h"
+#include "elf/exits.h"
+#include "elf/marks.h"
 #include "elf/placement.h"
 #include "elf/symbols.h"
+#include "elf_image.h"
+#include "elf_shapes.h"
 #include "mutator.h"
 #include "util/fd.h"
+#include "watch.h"
 
 namespace {
 
 using namespace speedbump;
 
-constexpr std::chrono::seconds kMaxTimePerFile(20); // sanitizers are slow
-constexpr long kMaxMemoryKiB = 2L << 20;
+// What the tool's own bounds come to, whatever a file's size: 16 Mi instructions, 64 MiB of tables,
+// 32 Mi relocations, 1 GiB of code, 2 GiB of data (user/elf).
+constexpr std::chrono::nanoseconds kMaxTime = std::chrono::seconds(4) * fuzz::kSlower;
+// Of real files nothing takes more than a tenth of that (libLLVM, libz3, libpython).
+constexpr std::chrono::nanoseconds kMaxTimePerByte{500 * fuzz::kSlower};
+// For its place: 48 instructions, each of which may be the first of eight that are moved together.
+constexpr std::chrono::nanoseconds kMaxTimePerFunction =
+    std::chrono::microseconds(100) * fuzz::kSlower;
 
 struct Counts {
     size_t accepted = 0;
     size_t refused = 0;
+    std::chrono::nanoseconds longest{}; // of one thing with one file
+    std::string longest_of;
 };
 
-// Opens the bytes as a file and uses every part of the interface on it.
-void use(const std::string& bytes, Counts& counts) {
-    Fd fd(::memfd_create("fuzz_elf", MFD_CLOEXEC));
-    if (::write(fd.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()))
-        std::abort();
-    limit_cpu_time(kMaxTimePerFile);
-    elf::DebugSearch nowhere;
-    nowhere.directories.clear();
-    auto file = elf::ElfFile::open(fd.get(), "/nonexistent/fuzzed", nowhere);
-    if (!file) {
-        ++counts.refused;
-        if (file.error().message.empty()) std::abort();
-        return;
+// Sees to it that what is done with a file takes no longer than its size is worth.
+class Judge {
+  public:
+    Judge(std::string_view file, uint64_t bytes, Counts& counts)
+        : file_(file), limit_(kMaxTime + bytes * kMaxTimePerByte), counts_(counts) {
+        fuzz::watch(file);
     }
-    ++counts.accepted;
-    std::vector<uint64_t> entries;
-    for (const elf::Function& function : (*file)->functions()) {
-        entries.push_back(function.file_offset);
-        for (std::string_view name : function.names) elf::demangle(name);
-        const elf::Function* found = (*file)->function_at_offset(function.file_offset);
-        if (function.names.empty() || (*file)->code_at(function.file_offset, 1).empty())
-            std::abort();
-        if (found == nullptr &&
-            (*file)->address_of_offset(function.file_offset) == std::optional(function.address))
-            std::abort();
+
+    template <typename Work>
+    void step(const char* what, const Work& work) {
+        step(what, std::chrono::nanoseconds{}, work);
     }
-    entries.push_back(bytes.size() / 2);
-    entries.push_back(UINT64_MAX);
-    elf::PlacementOptions options;
-    options.kernel_optimizes_nop5 = bytes.size() % 2 == 0;
-    const auto sites = elf::place_probes(**file, entries, options);
+    // May take so much more.
+    template <typename Work>
+    void step(const char* what, std::chrono::nanoseconds more, const Work& work) {
+        const auto took = fuzz::require_soon(what, limit_ + more, work);
+        if (took <= counts_.longest) return;
+        counts_.longest = took;
+        counts_.longest_of = what + (", of " + file_);
+    }
+
+  private:
+    std::string file_;
+    std::chrono::nanoseconds limit_;
+    Counts& counts_;
+};
+
+void place(const elf::ElfFile& file, const std::vector<uint64_t>& entries,
+           const elf::PlacementOptions& options) {
+    const auto sites = elf::place_probes(file, entries, options);
     if (sites.size() != entries.size()) std::abort();
     for (size_t i = 0; i < sites.size(); ++i) {
         if (!sites[i]) {
@@ -76,7 +97,83 @@ void use(const std::string& bytes, Counts& counts) {
             sites[i]->file_offset - entries[i] > 256)
             std::abort();
     }
-    (void)(*file)->relocations().has_value();
+}
+
+// The entries of all functions, and two places where none is.
+std::vector<uint64_t> look_up(const elf::ElfFile& file, uint64_t file_size) {
+    std::vector<uint64_t> entries;
+    for (const elf::Function& function : file.functions()) {
+        entries.push_back(function.file_offset);
+        const elf::Function* found = file.function_at_offset(function.file_offset);
+        // More code than 1 GiB is not read.
+        const bool has_code = !file.code_at(function.file_offset, 1).empty();
+        if (function.names.empty() || (!has_code && file_size <= 1u << 30)) std::abort();
+        if (found == nullptr &&
+            file.address_of_offset(function.file_offset) == std::optional(function.address))
+            std::abort();
+    }
+    entries.push_back(file_size / 2);
+    entries.push_back(UINT64_MAX);
+    return entries;
+}
+
+// Uses every part of the interface on the file.
+void use(int fd, const std::string& path, const elf::DebugSearch& search, Judge& judge,
+         Counts& counts) {
+    const uint64_t file_size = static_cast<uint64_t>(::lseek(fd, 0, SEEK_END));
+    Result<std::shared_ptr<const elf::ElfFile>> file = std::shared_ptr<const elf::ElfFile>();
+    judge.step("to open it", [&] { file = elf::ElfFile::open(fd, path, search); });
+    judge.step("to read its marks", [&] { (void)elf::read_marks(fd, path).has_value(); });
+    if (!file) {
+        ++counts.refused;
+        if (file.error().message.empty()) std::abort();
+        return;
+    }
+    ++counts.accepted;
+    judge.step("to demangle its names", [&] {
+        for (const elf::Function& function : (*file)->functions())
+            for (std::string_view name : function.names) elf::demangle(name);
+    });
+    std::vector<uint64_t> entries;
+    judge.step("to look its functions up", [&] { entries = look_up(**file, file_size); });
+    elf::PlacementOptions options;
+    options.kernel_optimizes_nop5 = file_size % 2 == 0;
+    const std::chrono::nanoseconds more =
+        kMaxTimePerFunction * static_cast<int64_t>(entries.size());
+    judge.step("to place probes", more, [&] { place(**file, entries, options); });
+    options.jump = true; // the sites of probes are found first
+    judge.step("to place jumps", kMaxTime + 2 * more, [&] { place(**file, entries, options); });
+    judge.step("to read its relocations", [&] { (void)(*file)->relocations().has_value(); });
+    std::optional<elf::ExitFinder> finder;
+    judge.step("to read its unwind tables", [&] { finder.emplace(*file, options); });
+    for (const size_t index : {size_t{0}, entries.size() / 2, entries.size() - 1})
+        judge.step("to find a function's exits",
+                   [&] { (void)finder->find(entries[index]).has_value(); });
+}
+
+void use(const std::string& bytes, Counts& counts) {
+    const Fd fd(::memfd_create("fuzz_elf", MFD_CLOEXEC));
+    if (::write(fd.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()))
+        std::abort();
+    elf::DebugSearch nowhere;
+    nowhere.directories.clear();
+    Judge judge("a damaged file", bytes.size(), counts);
+    use(fd.get(), "/nonexistent/fuzzed", nowhere, judge, counts);
+}
+
+// `path` is where its debug files are looked for.
+void use_image(fuzz::ShapedElf shaped, const std::string& path, Counts& counts) {
+    fuzz::watch(shaped.told() + " being made");
+    fuzz::ElfImage image(ET_DYN);
+    fuzz::on_stack(fuzz::kMakersStack, [&] {
+        image = shaped.make({"holes.debug", "folder.debug", "no.debug"});
+    });
+    const Fd fd(::memfd_create("fuzz_elf", MFD_CLOEXEC));
+    image.write_to(fd.get());
+    elf::DebugSearch search;
+    search.directories.clear();
+    Judge judge(shaped.told(), image.data_size(), counts);
+    use(fd.get(), path, search, judge, counts);
 }
 
 } // namespace
@@ -86,12 +183,36 @@ void use(const std::string& bytes, Counts& counts) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Counts counts;
     use(std::string(reinterpret_cast<const char*>(data), size), counts);
+    const fuzz::Random choices(std::span(data, size));
+    use_image(fuzz::ShapedElf(choices, "image:"), "/nonexistent/fuzzed", counts);
     return 0;
 }
 
 #else
 
 namespace {
+
+constexpr long kMaxMemoryKiB = 2L << 20;
+
+// Debug files beside the written ones: one that consists of holes, one that is no file, and none.
+class DebugFiles {
+  public:
+    explicit DebugFiles(std::string folder) : folder_(std::move(folder)) {
+        for (const char* below : {"/.debug", "/.debug/folder.debug", "/folder.debug"})
+            if (::mkdir((folder_ + below).c_str(), 0700) != 0) std::abort();
+        fuzz::ElfImage image(ET_DYN);
+        image.finish();
+        for (const char* name : {"/holes.debug", "/.debug/holes.debug"}) {
+            const Fd fd(::open((folder_ + name).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+            image.write_to(fd.get());
+            if (::ftruncate(fd.get(), (off_t{8} << 30) - 1) != 0) std::abort();
+        }
+    }
+    std::string path() const { return folder_ + "/fuzzed"; }
+
+  private:
+    std::string folder_;
+};
 
 // Sets every field of `width` bytes in the range to each of the telling values.
 void damage_fields(const std::string& seed, size_t from, size_t size, size_t width,
@@ -149,33 +270,59 @@ void damage(const std::string& seed, CpuClock::time_point end, fuzz::Random& ran
     }
 }
 
-} // namespace
-
-// fuzz_elf [ITERATIONS [SECONDS]]: the first is the other fuzzers'; this one is bound by time.
-int main(int argc, char** argv) {
+int test_all(double seconds, const char* first_image, const DebugFiles& files) {
     const std::string paths[] = {FUZZ_ELF_SEED, FUZZ_ELF_SEED_STRIPPED, FUZZ_ELF_SEED_MINI};
     fuzz::Random random(1);
     Counts counts;
-    auto start = CpuClock::now();
-    std::chrono::duration<double> share((argc > 2 ? std::atof(argv[2]) : 10) /
-                                        static_cast<double>(std::size(paths)));
-    for (size_t i = 0; i < std::size(paths); ++i) {
-        std::ifstream in(paths[i], std::ios::binary);
-        std::string seed{std::istreambuf_iterator<char>(in), {}};
-        auto end = start + std::chrono::duration_cast<CpuClock::duration>(
-                               share * static_cast<double>(i + 1));
-        Counts here;
-        damage(seed, end, random, here);
-        std::printf("%s: %zu accepted, %zu refused\n", paths[i].c_str(), here.accepted,
-                    here.refused);
+    const auto start = CpuClock::now();
+    const auto after = [start, seconds](double share) {
+        return start + std::chrono::duration_cast<CpuClock::duration>(
+                           std::chrono::duration<double>(seconds * share));
+    };
+    const auto tell = [&counts](const std::string& what, const Counts& here) {
+        std::printf("%s: %zu accepted, %zu refused, at most %.3f s %s\n", what.c_str(),
+                    here.accepted, here.refused, 1e-9 * static_cast<double>(here.longest.count()),
+                    here.longest_of.c_str());
         counts.accepted += here.accepted;
         counts.refused += here.refused;
+    };
+    double share = 0;
+    for (const std::string& path : paths) {
+        if (first_image != nullptr) break;
+        std::ifstream in(path, std::ios::binary);
+        std::string seed{std::istreambuf_iterator<char>(in), {}};
+        Counts here;
+        damage(seed, after(share += 0.5 / std::size(paths)), random, here);
+        tell(path, here);
     }
+    Counts here;
+    uint64_t image = first_image != nullptr ? std::strtoull(first_image, nullptr, 10) : 1;
+    do {
+        use_image(fuzz::ShapedElf(fuzz::Random(image), "image " + std::to_string(image) + ":"),
+                  files.path(), here);
+        ++image;
+    } while (CpuClock::now() < after(1));
+    tell("images", here);
     rusage usage{};
     ::getrusage(RUSAGE_SELF, &usage);
     std::printf("largest memory: %ld MiB\n", usage.ru_maxrss >> 10);
-    if (counts.accepted < 100 || counts.refused < 100 || usage.ru_maxrss > kMaxMemoryKiB) return 1;
-    return 0;
+    if (usage.ru_maxrss > kMaxMemoryKiB) return 1;
+    return first_image != nullptr || (counts.accepted >= 100 && counts.refused >= 100) ? 0 : 1;
+}
+
+} // namespace
+
+// fuzz_elf [ITERATIONS [SECONDS [IMAGE]]]: the first is the other fuzzers'; this one is bound by
+// CPU time. With a number, written files from that one on.
+int main(int argc, char** argv) {
+    const double seconds = argc > 2 ? std::atof(argv[2]) : 10;
+    const char* const first_image = argc > 3 ? argv[3] : nullptr;
+    std::string folder = (std::filesystem::temp_directory_path() / "fuzz_elf.XXXXXX").string();
+    if (::mkdtemp(folder.data()) == nullptr) std::abort();
+    const DebugFiles files(folder);
+    const int status = fuzz::run_watched([&] { return test_all(seconds, first_image, files); });
+    std::filesystem::remove_all(folder);
+    return status;
 }
 
 #endif

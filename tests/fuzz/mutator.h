@@ -21,7 +21,14 @@ namespace speedbump::fuzz {
 class Random {
   public:
     explicit Random(uint64_t seed) : state_(seed) {}
+    // Two bytes of an input for each number as long as there are any, so that libFuzzer can choose.
+    explicit Random(std::span<const uint8_t> choices) : state_(choices.size()), choices_(choices) {}
     uint64_t next() {
+        if (choices_.size() >= 2) {
+            const uint64_t chosen = choices_[0] | choices_[1] << 8;
+            choices_ = choices_.subspan(2);
+            return chosen;
+        }
         uint64_t value = state_ += 0x9e3779b97f4a7c15;
         value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9;
         value = (value ^ value >> 27) * 0x94d049bb133111eb;
@@ -32,6 +39,7 @@ class Random {
 
   private:
     uint64_t state_;
+    std::span<const uint8_t> choices_;
 };
 
 // Changes the input in one to eight places: bytes and bits, cuts and copies of ranges, words of the
